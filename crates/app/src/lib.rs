@@ -1,0 +1,3 @@
+//! App.
+pub mod history;
+pub mod settings;

@@ -1,0 +1,63 @@
+use crate::{GenerationOptions, LoadedModel};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "lowercase")]
+pub enum Theme {
+    #[default]
+    System,
+    Light,
+    Dark,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase", default)]
+pub struct Settings {
+    pub theme: Theme,
+    /// What new replies are generated with.
+    pub options: GenerationOptions,
+    /// Folders with models the person added.
+    pub model_folders: Vec<String>,
+    /// Loaded at the next start; `None` = starter.
+    pub last_model: Option<String>,
+    pub sidebar_open: bool,
+    pub live_panel_open: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            theme: Theme::System,
+            options: GenerationOptions::default(),
+            model_folders: Vec::new(),
+            last_model: None,
+            sidebar_open: true,
+            live_panel_open: true,
+        }
+    }
+}
+
+/// Something the person should know at the start, e.g. a chat database that was set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    pub sentence: String,
+    pub detail: String,
+}
+
+/// What the window asks for first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct AppInfo {
+    pub version: String,
+    /// "macos" or "linux".
+    pub platform: String,
+    pub settings: Settings,
+    pub notices: Vec<Notice>,
+    /// The model in memory, if one is loaded already.
+    pub model: Option<LoadedModel>,
+}
