@@ -1,2 +1,18 @@
-//! The engine.
+//! The engine: from a checkpoint folder to committed tokens.
+//!
+//! Reading order: [`weights`] (formats to matrices), [`cache`] (keys and values), [`nn`] (leaves), [`models`] (one file per
+//! family), [`decode`] (sampler and speculative cycle), [`text`] (tokenizer, template, text that is safe to show),
+//! [`convert`] (other formats to ours).
+//!
+//! Does not: own a thread, touch the network, know a conversation or a window.
+
+pub mod cache;
+pub mod convert;
+pub mod decode;
+mod error;
+pub mod models;
+pub mod nn;
 pub mod text;
+pub mod weights;
+
+pub use error::{EngineError, Result};

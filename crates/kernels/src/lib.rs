@@ -1,1 +1,32 @@
-//! Ops candle lacks.
+//! Operations candle lacks, each with a plain reference, a CPU body and a test that compares the two.
+//!
+//! Entry points: [`Affine`] and [`Dense`] weights with [`linear`] and [`Weight::rows`]; [`rms_norm`], [`rope`],
+//! [`swiglu`], [`attend`]. All activations are f32, row-major, contiguous.
+//!
+//! Invariant that the speculative cycle rests on: **a row's result does not depend on how many rows share the call.**
+//! Every (row, output) pair has one accumulator of 16 lanes that walks k in one order, and the lanes are summed by one
+//! fixed tree; vector width, thread count and blocking change the speed and never the bits. See `lanes.rs`.
+//!
+//! Does not: know a model, a token, a layer index or a file.
+
+mod attention;
+mod bytes;
+mod elementwise;
+mod lanes;
+mod linear;
+mod norm;
+mod pool;
+mod rope;
+mod softmax;
+mod weight;
+
+pub use attention::{AttendSpec, attend};
+pub use bytes::Bytes;
+pub use elementwise::swiglu;
+pub use lanes::cpu_features;
+pub use linear::linear;
+pub use norm::rms_norm;
+pub use pool::n_threads;
+pub use rope::{RopeTable, rope};
+pub use softmax::softmax;
+pub use weight::{Affine, Dense, FloatType, Weight, WeightError};

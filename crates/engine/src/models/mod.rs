@@ -1,0 +1,154 @@
+//! Model families: one file each, in a table keyed by `model_type`.
+//!
+//! Adding a family: (1) `Config` with the published names of `config.json`; (2) per-layer settings resolved once, with a
+//! unit test; (3) names and a strict load of the tiny fixture; (4) forward, against the fixture's golden values;
+//! (5) the head, then the cycle's tests; (6) a row in `FAMILIES`, a row in the README's table.
+//!
+//! Does not: sample, draft, loop, print or measure.
+
+mod llama;
+
+use crate::cache::Cache;
+use crate::weights::{Checkpoint, Weights};
+use crate::{EngineError, Result};
+use candle_core::Tensor;
+use std::path::Path;
+
+/// Which of the trunk's hidden states a head was trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadFeed {
+    /// The residual stream before the trunk's final norm.
+    PreNorm,
+    /// After the trunk's final norm.
+    PostNorm,
+}
+
+/// Rows a cycle may take back: the deepest draft and the rows a head is fed again, with room.
+pub(crate) const MAX_TAKEN_BACK: usize = 2 * crate::decode::MAX_DEPTH + 2;
+
+/// Sizes that callers outside a family need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrunkShape {
+    pub n_layers: usize,
+    pub hidden: usize,
+    pub vocab: usize,
+    /// Longest sequence in tokens.
+    pub context: usize,
+}
+
+/// A decoder stack. Immutable; the state is the caller's [`Cache`].
+pub trait Trunk: Send + Sync {
+    fn shape(&self) -> TrunkShape;
+    fn new_cache(&self) -> Cache;
+    /// Tokens at positions `cache.len()..` -> the residual stream before the final norm [rows, hidden], f32.
+    fn forward(&self, tokens: &[u32], cache: &mut Cache) -> Result<Tensor>;
+    /// The final norm: [rows, hidden] -> [rows, hidden].
+    fn norm(&self, hidden: &Tensor) -> Result<Tensor>;
+    /// Vocabulary logits of normed hidden states: [rows, hidden] -> [rows, vocab].
+    fn logits(&self, normed: &Tensor) -> Result<Tensor>;
+}
+
+/// The checkpoint's own predictor of tokens further ahead.
+pub trait MtpHead: Send + Sync {
+    /// Number of nextn layers. Past the last one, a draft re-applies it to its own output.
+    fn levels(&self) -> usize;
+    fn feed(&self) -> HeadFeed;
+    fn new_cache(&self, level: usize) -> Cache;
+    /// Row i reads the token that follows its own by `level + 1` and the hidden state of the level before at row i (level 0:
+    /// the trunk's). Returns what the next level is fed with, [rows, hidden].
+    fn forward(&self, level: usize, next_tokens: &[u32], hidden: &Tensor, cache: &mut Cache) -> Result<Tensor>;
+    /// Vocabulary logits of what `forward` returned: [rows, hidden] -> [rows, vocab].
+    fn logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor>;
+    /// Token ids the draft logits stand for, when the head drafts from a part of the vocabulary.
+    fn draft_vocab(&self) -> Option<&[u32]> {
+        None
+    }
+    /// Logits over `draft_vocab`, or over the whole vocabulary when there is none.
+    fn draft_logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {
+        self.logits(level, hidden)
+    }
+}
+
+/// One kind of module and how it is stored, summed over the layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleUse {
+    pub kind: &'static str,
+    pub storage: String,
+    pub modules: usize,
+    pub parameters: u64,
+    pub bytes: u64,
+}
+
+/// Where the head was found, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeadStatus {
+    Found { place: String },
+    /// A sentence for a person.
+    Absent { why: String },
+}
+
+/// A loaded checkpoint.
+pub struct Model {
+    pub family: &'static str,
+    pub trunk: Box<dyn Trunk>,
+    /// `None` = a checkpoint without a head, see `head_status`.
+    pub head: Option<Box<dyn MtpHead>>,
+    pub head_status: HeadStatus,
+    pub trunk_modules: Vec<ModuleUse>,
+    pub head_modules: Vec<ModuleUse>,
+    /// KV bytes a token takes in the trunk and in the head.
+    pub kv_bytes_per_token: u64,
+    /// Tensors that nothing uses, harmless.
+    pub leftovers: Vec<String>,
+}
+
+/// What a caller can ask for at load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Draft from the checkpoint's reduced vocabulary, when it ships one.
+    pub reduced_draft_vocab: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { reduced_draft_vocab: true }
+    }
+}
+
+type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions) -> Result<Model>;
+
+/// `model_type` -> loader.
+const FAMILIES: &[(&str, Load)] = &[("llama", llama::load), ("qwen2", llama::load), ("qwen3", llama::load)];
+
+/// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
+pub fn load(folder: &Path, options: LoadOptions) -> Result<Model> {
+    let checkpoint = Checkpoint::open(folder)?;
+    load_checkpoint(&checkpoint, options)
+}
+
+pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Model> {
+    let model_type = checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
+    let Some((_, load)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
+        return Err(EngineError::UnsupportedModel { model_type: model_type.to_owned() });
+    };
+    let weights = Weights::root(checkpoint);
+    let mut model = load(checkpoint, &weights, options)?;
+    model.leftovers = weights.leftovers();
+    Ok(model)
+}
+
+/// Sums modules of one kind and storage.
+pub(crate) fn tally(modules: impl IntoIterator<Item = (&'static str, String, u64, u64)>) -> Vec<ModuleUse> {
+    let mut out: Vec<ModuleUse> = Vec::new();
+    for (kind, storage, parameters, bytes) in modules {
+        match out.iter_mut().find(|m| m.kind == kind && m.storage == storage) {
+            Some(m) => {
+                m.modules += 1;
+                m.parameters += parameters;
+                m.bytes += bytes;
+            }
+            None => out.push(ModuleUse { kind, storage, modules: 1, parameters, bytes }),
+        }
+    }
+    out
+}

@@ -1,0 +1,54 @@
+use crate::Result;
+use crate::cache::LayerCache;
+use crate::nn::{Linear, Norm, Rope};
+use candle_core::Tensor;
+use foretoken_kernels::{self as kernels, AttendSpec};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    /// Keys a query sees, its own included; `None` = all.
+    pub window: Option<usize>,
+}
+
+/// Grouped-query attention with optional per-head norms before the rotation.
+#[derive(Debug, Clone)]
+pub struct Attention {
+    pub spec: AttentionSpec,
+    pub q: Linear,
+    pub k: Linear,
+    pub v: Linear,
+    pub o: Linear,
+    pub q_norm: Option<Norm>,
+    pub k_norm: Option<Norm>,
+    pub rope: Rope,
+}
+
+impl Attention {
+    /// [rows, hidden] -> [rows, hidden]; appends the rows' keys and values to `cache`.
+    pub fn forward(&self, x: &Tensor, cache: &mut LayerCache) -> Result<Tensor> {
+        let AttentionSpec { n_heads, n_kv_heads, head_dim, window } = self.spec;
+        let rows = x.dim(0)?;
+        let position = cache.len();
+        let turn = |x: Tensor, norm: &Option<Norm>, heads: usize| -> Result<Tensor> {
+            let x = x.reshape((rows, heads, head_dim))?;
+            let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
+            Ok(self.rope.forward(&x, position)?.reshape((rows, heads * head_dim))?)
+        };
+        let q = turn(self.q.forward(x)?, &self.q_norm, n_heads)?;
+        let k = turn(self.k.forward(x)?, &self.k_norm, n_kv_heads)?;
+        let seen = cache.append(&k, &self.v.forward(x)?)?;
+        let spec = AttendSpec {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            query_position: position,
+            key_position: seen.first_position,
+            window,
+        };
+        self.o.forward(&kernels::attend(&q, &seen.keys, &seen.values, spec)?)
+    }
+}

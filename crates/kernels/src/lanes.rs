@@ -1,0 +1,332 @@
+//! Sixteen f32 lanes, the one vector width all kernels are written in.
+//!
+//! AVX-512 holds them in one register, AVX2 in two, everything else in an array that the compiler vectorises (NEON: four
+//! registers). Every backend performs the same IEEE operations in the same order (fused multiply-add included), so
+//! the same model gives the same bits on every machine with hardware fused multiply-add or without.
+
+/// Lane operations. All functions are `unsafe` because a backend may only run where its CPU feature exists, and because
+/// the loads read exactly the documented number of elements behind the pointer.
+pub trait Lanes: Copy + 'static {
+    type V: Copy;
+    unsafe fn splat(x: f32) -> Self::V;
+    /// Reads 16 f32.
+    unsafe fn load(p: *const f32) -> Self::V;
+    /// Writes 16 f32.
+    unsafe fn store(p: *mut f32, v: Self::V);
+    /// a * b + c with one rounding.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(a: Self::V) -> Self::V;
+    /// 2^n for integer-valued lanes in -126..=127.
+    unsafe fn pow2(n: Self::V) -> Self::V;
+    /// Sum by halving: lane i + lane i+8, then +4, +2, +1.
+    unsafe fn sum(v: Self::V) -> f32;
+    /// Largest lane.
+    unsafe fn hmax(v: Self::V) -> f32;
+    /// 16 bytes of 4-bit codes: u * scale + bias for the 16 low nibbles, then for the 16 high ones.
+    unsafe fn nibbles(p: *const u8, scale: f32, bias: f32) -> (Self::V, Self::V);
+    /// 16 unsigned bytes: u * scale + bias.
+    unsafe fn bytes(p: *const u8, scale: f32, bias: f32) -> Self::V;
+    /// 16 bf16, any alignment.
+    unsafe fn bf16(p: *const u8) -> Self::V;
+    /// 16 f16, any alignment.
+    unsafe fn f16(p: *const u8) -> Self::V;
+    /// 16 f32, any alignment.
+    unsafe fn f32(p: *const u8) -> Self::V;
+
+    /// e^x, for x in about -87..=88; smaller gives the smallest normal number (close enough to 0 for a softmax), larger
+    /// saturates. Relative error below 2e-7 (Cephes' polynomial after range reduction by ln 2 in two parts).
+    #[inline(always)]
+    unsafe fn exp(x: Self::V) -> Self::V {
+        unsafe {
+            let x = Self::max(Self::min(x, Self::splat(88.0)), Self::splat(-87.0));
+            let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
+            let r = Self::fma(n, Self::splat(-0.693_359_4), x);
+            let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_2e-4);
+            for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = Self::fma(p, r, Self::splat(c));
+            }
+            let p = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
+            Self::mul(p, Self::pow2(n))
+        }
+    }
+}
+
+/// Runs everywhere.
+#[derive(Clone, Copy)]
+pub struct Portable;
+
+macro_rules! each {
+    (|$i:ident| $e:expr) => {{
+        let mut out = [0f32; 16];
+        for $i in 0..16 {
+            out[$i] = $e;
+        }
+        out
+    }};
+}
+
+impl Lanes for Portable {
+    type V = [f32; 16];
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        [x; 16]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { p.cast::<[f32; 16]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        each!(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        each!(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        each!(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        each!(|i| a[i] / b[i])
+    }
+    // The comparison form is what the x86 instructions do with NaN: the second operand wins.
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        each!(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        each!(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::V) -> Self::V {
+        each!(|i| a[i].round_ties_even())
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: Self::V) -> Self::V {
+        each!(|i| f32::from_bits((((n[i] as i32) + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        let mut s = v;
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                s[i] += s[i + half];
+            }
+        }
+        s[0]
+    }
+    #[inline(always)]
+    unsafe fn hmax(v: Self::V) -> f32 {
+        v.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, scale: f32, bias: f32) -> (Self::V, Self::V) {
+        let b = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
+        (
+            each!(|i| f32::from(b[i] & 15).mul_add(scale, bias)),
+            each!(|i| f32::from(b[i] >> 4).mul_add(scale, bias)),
+        )
+    }
+    #[inline(always)]
+    unsafe fn bytes(p: *const u8, scale: f32, bias: f32) -> Self::V {
+        let b = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
+        each!(|i| f32::from(b[i]).mul_add(scale, bias))
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> Self::V {
+        let b = unsafe { p.cast::<[[u8; 2]; 16]>().read_unaligned() };
+        each!(|i| f32::from_bits(u32::from(u16::from_le_bytes(b[i])) << 16))
+    }
+    #[inline(always)]
+    unsafe fn f16(p: *const u8) -> Self::V {
+        let b = unsafe { p.cast::<[[u8; 2]; 16]>().read_unaligned() };
+        each!(|i| half::f16::from_le_bytes(b[i]).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn f32(p: *const u8) -> Self::V {
+        let b = unsafe { p.cast::<[[u8; 4]; 16]>().read_unaligned() };
+        each!(|i| f32::from_le_bytes(b[i]))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Avx512};
+
+/// What the CPU offers, decided once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+/// The widest backend this CPU runs. `FORETOKEN_SIMD=avx2|portable` asks for a narrower one, for tests and comparisons.
+pub fn backend() -> Backend {
+    static CHOSEN: std::sync::OnceLock<Backend> = std::sync::OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let asked = std::env::var("FORETOKEN_SIMD").unwrap_or_default();
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            let avx512 =
+                avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+            match asked.as_str() {
+                "portable" => Backend::Portable,
+                "avx2" if avx2 => Backend::Avx2,
+                _ if avx512 => Backend::Avx512,
+                _ if avx2 => Backend::Avx2,
+                _ => Backend::Portable,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Backend::Portable
+    })
+}
+
+/// For people: which vector instructions are in use.
+pub fn cpu_features() -> &'static str {
+    match backend() {
+        #[cfg(target_arch = "x86_64")]
+        Backend::Avx512 => "AVX-512",
+        #[cfg(target_arch = "x86_64")]
+        Backend::Avx2 => "AVX2",
+        Backend::Portable if cfg!(target_arch = "aarch64") => "NEON",
+        Backend::Portable => "portable",
+    }
+}
+
+/// Defines `$name`, which runs `$body::<L>` compiled for the widest backend of this CPU.
+macro_rules! dispatch {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident : $ty:ty),* $(,)?) = $body:ident) => {
+        $(#[$doc])*
+        $vis fn $name($($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+            unsafe fn avx512($($arg: $ty),*) {
+                unsafe { $body::<$crate::lanes::Avx512>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2($($arg: $ty),*) {
+                unsafe { $body::<$crate::lanes::Avx2>($($arg),*) }
+            }
+            // SAFETY: `backend` names only what this CPU has; the pointers' validity is the caller's contract.
+            match $crate::lanes::backend() {
+                #[cfg(target_arch = "x86_64")]
+                $crate::lanes::Backend::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                $crate::lanes::Backend::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::lanes::Backend::Portable => unsafe { $body::<$crate::lanes::Portable>($($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every lane operation on one backend, as bits.
+    #[inline(always)]
+    unsafe fn trace<L: Lanes>(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
+        unsafe {
+            let (a, b) = (L::load(x.as_ptr()), L::load(x.as_ptr().add(16)));
+            let (lo, hi) = L::nibbles(raw.as_ptr(), 0.37, -1.25);
+            let vs = [
+                L::fma(a, b, L::splat(0.1)),
+                L::add(a, b),
+                L::mul(a, b),
+                L::div(a, b),
+                L::max(a, b),
+                L::min(a, b),
+                L::round(a),
+                L::pow2(L::round(a)),
+                L::exp(L::mul(a, L::splat(9.0))),
+                lo,
+                hi,
+                L::bytes(raw.as_ptr().add(1), 0.01, -1.28),
+                L::bf16(raw.as_ptr().add(3)),
+                L::f32(raw.as_ptr().add(0)),
+            ];
+            for v in vs {
+                let mut s = [0f32; 16];
+                L::store(s.as_mut_ptr(), v);
+                out.extend(s.map(f32::to_bits));
+            }
+            out.push(L::sum(a).to_bits());
+            out.push(L::hmax(a).to_bits());
+        }
+    }
+
+    #[test]
+    fn backends_agree_bit_for_bit() {
+        let mut x = [0f32; 32];
+        let mut raw = [0u8; 64];
+        for (i, v) in x.iter_mut().enumerate() {
+            *v = ((i * 37 % 101) as f32 - 50.0) / 7.3;
+        }
+        for (i, v) in raw.iter_mut().enumerate() {
+            // finite bf16 and f32: no exponent of all ones
+            *v = (i * 73 % 120) as u8;
+        }
+        let mut want = Vec::new();
+        unsafe { trace::<Portable>(&x, &raw, &mut want) };
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn two(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
+                unsafe { trace::<Avx2>(x, raw, out) }
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+            unsafe fn five(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
+                unsafe { trace::<Avx512>(x, raw, out) }
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                let mut got = Vec::new();
+                unsafe { two(&x, &raw, &mut got) };
+                assert_eq!(got, want, "AVX2 differs from the portable lanes");
+            }
+            if is_x86_feature_detected!("avx512bw") {
+                let mut got = Vec::new();
+                unsafe { five(&x, &raw, &mut got) };
+                assert_eq!(got, want, "AVX-512 differs from the portable lanes");
+            }
+        }
+    }
+
+    #[test]
+    fn exp_is_close_to_the_library() {
+        for i in -8000..=8000 {
+            let x = i as f32 / 100.0;
+            let mut s = [0f32; 16];
+            unsafe { Portable::store(s.as_mut_ptr(), Portable::exp(Portable::splat(x))) };
+            let want = f64::from(x).exp();
+            assert!(
+                (f64::from(s[3]) / want - 1.0).abs() < 3e-7,
+                "exp({x}) = {} instead of {want}",
+                s[3]
+            );
+        }
+    }
+}

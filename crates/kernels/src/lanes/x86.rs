@@ -1,0 +1,248 @@
+use super::Lanes;
+use std::arch::x86_64::*;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+/// 16 lanes in one register.
+#[derive(Clone, Copy)]
+pub struct Avx512;
+
+/// The lower 8 lanes, already halved once, by the fixed tree.
+#[inline(always)]
+unsafe fn sum8(v: __m256) -> f32 {
+    unsafe {
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+#[inline(always)]
+unsafe fn max8(v: __m256) -> f32 {
+    unsafe {
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+#[inline(always)]
+unsafe fn halves512(v: __m512) -> (__m256, __m256) {
+    unsafe {
+        (
+            _mm512_castps512_ps256(v),
+            _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v))),
+        )
+    }
+}
+
+impl Lanes for Avx512 {
+    type V = __m512;
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::V) -> Self::V {
+        unsafe { _mm512_roundscale_ps::<NEAREST>(a) }
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: Self::V) -> Self::V {
+        unsafe {
+            let i = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(i))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe {
+            let (lo, hi) = halves512(v);
+            sum8(_mm256_add_ps(lo, hi))
+        }
+    }
+    #[inline(always)]
+    unsafe fn hmax(v: Self::V) -> f32 {
+        unsafe {
+            let (lo, hi) = halves512(v);
+            max8(_mm256_max_ps(lo, hi))
+        }
+    }
+    // A group of 4-bit codes has only 16 values: one fused multiply-add makes the table, two permutes look it up, and
+    // the permute ignores all but the low 4 bits, so no mask is needed.
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, scale: f32, bias: f32) -> (Self::V, Self::V) {
+        unsafe {
+            let iota =
+                _mm512_set_ps(15., 14., 13., 12., 11., 10., 9., 8., 7., 6., 5., 4., 3., 2., 1., 0.);
+            let table = _mm512_fmadd_ps(iota, _mm512_set1_ps(scale), _mm512_set1_ps(bias));
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            (
+                _mm512_permutexvar_ps(codes, table),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), table),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn bytes(p: *const u8, scale: f32, bias: f32) -> Self::V {
+        unsafe {
+            let u = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())));
+            _mm512_fmadd_ps(u, _mm512_set1_ps(scale), _mm512_set1_ps(bias))
+        }
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> Self::V {
+        unsafe {
+            let w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(w))
+        }
+    }
+    #[inline(always)]
+    unsafe fn f16(p: *const u8) -> Self::V {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn f32(p: *const u8) -> Self::V {
+        unsafe { _mm512_loadu_ps(p.cast()) }
+    }
+}
+
+/// 16 lanes in two registers: 0..8 and 8..16.
+#[derive(Clone, Copy)]
+pub struct Avx2;
+
+#[inline(always)]
+unsafe fn widen8(p: *const u8) -> __m256i {
+    unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())) }
+}
+
+impl Lanes for Avx2 {
+    type V = [__m256; 2];
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe {
+            _mm256_storeu_ps(p, v[0]);
+            _mm256_storeu_ps(p.add(8), v[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::V) -> Self::V {
+        unsafe { [_mm256_round_ps::<NEAREST>(a[0]), _mm256_round_ps::<NEAREST>(a[1])] }
+    }
+    #[inline(always)]
+    unsafe fn pow2(n: Self::V) -> Self::V {
+        n.map(|n| unsafe {
+            let i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(i))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe { sum8(_mm256_add_ps(v[0], v[1])) }
+    }
+    #[inline(always)]
+    unsafe fn hmax(v: Self::V) -> f32 {
+        unsafe { max8(_mm256_max_ps(v[0], v[1])) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, scale: f32, bias: f32) -> (Self::V, Self::V) {
+        unsafe {
+            let (s, b) = (_mm256_set1_ps(scale), _mm256_set1_ps(bias));
+            let codes = [widen8(p), widen8(p.add(8))];
+            let low = codes.map(|c| {
+                let u = _mm256_cvtepi32_ps(_mm256_and_si256(c, _mm256_set1_epi32(15)));
+                _mm256_fmadd_ps(u, s, b)
+            });
+            let high =
+                codes.map(|c| _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(c)), s, b));
+            (low, high)
+        }
+    }
+    #[inline(always)]
+    unsafe fn bytes(p: *const u8, scale: f32, bias: f32) -> Self::V {
+        unsafe {
+            let (s, b) = (_mm256_set1_ps(scale), _mm256_set1_ps(bias));
+            [widen8(p), widen8(p.add(8))].map(|u| _mm256_fmadd_ps(_mm256_cvtepi32_ps(u), s, b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> Self::V {
+        unsafe {
+            [p, p.add(16)].map(|p| {
+                let w = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn f16(p: *const u8) -> Self::V {
+        unsafe { [p, p.add(16)].map(|p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn f32(p: *const u8) -> Self::V {
+        unsafe { Self::load(p.cast()) }
+    }
+}

@@ -1,0 +1,589 @@
+//! y = x W^T for x [m, k] f32 and W [n, k] affine or dense, f32 accumulation.
+//!
+//! Up to 4 rows (decode and verify) the common formats are unpacked in registers, once for all rows. More rows, and the rarer
+//! formats, unpack 16 weight rows at a time into a scratch tile that all rows then use. Both run the same chain of
+//! fused multiply-adds for a (row, output) pair, so the two agree bit for bit. (Every format in registers for every
+//! number of rows would be 300 more loops to compile, for checkpoints hardly anybody has.)
+
+use crate::lanes::{Lanes, dispatch};
+use crate::pool::{self, Out};
+use crate::weight::{FloatType, Weight};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use std::cell::RefCell;
+
+/// Elements per unpacking step: two registers of lanes.
+const BLOCK: usize = 32;
+/// Weight rows per scratch tile; 16 rows of 1536 f32 are 96 KiB and stay in the second-level cache.
+const TILE: usize = 16;
+/// Rows above which unpacking to a tile pays.
+const MAX_DIRECT_ROWS: usize = 4;
+/// Weight rows that share a pass over x: enough independent chains to hide the latency of a multiply-add.
+const N: usize = 4;
+
+/// y [m, n] = x [m, k] W^T. `x` is f32 and contiguous, of any rank with last dimension k.
+pub fn linear(x: &Tensor, weight: &Weight) -> Result<Tensor> {
+    x.apply_op1_no_bwd(&LinearOp { weight })
+}
+
+struct LinearOp<'a> {
+    weight: &'a Weight,
+}
+
+impl CustomOp1 for LinearOp<'_> {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (n, k) = self.weight.dims();
+        let mut dims = layout.dims().to_vec();
+        let (Some((from, to)), Some(last)) = (layout.contiguous_offsets(), dims.last_mut()) else {
+            candle_core::bail!("linear: x must be contiguous");
+        };
+        if *last != k {
+            candle_core::bail!("linear: x has {last} columns, the weight {k}");
+        }
+        *last = n;
+        let x = &storage.as_slice::<f32>()?[from..to];
+        Ok((CpuStorage::F32(apply(x, self.weight)), Shape::from(dims)))
+    }
+}
+
+/// How one row's codes become lanes. 4-bit codes come as evens then odds of 32 columns; `arrange` orders x to match.
+trait Format {
+    /// Values of columns 32 b .. 32 b + 32, as two registers.
+    unsafe fn block<L: Lanes>(row: &Row, b: usize) -> (L::V, L::V);
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    data: *const u8,
+    /// One f32 per group.
+    scales: *const f32,
+    biases: *const f32,
+    /// log2(group / 32).
+    group_shift: u32,
+}
+
+impl Row {
+    #[inline(always)]
+    unsafe fn affine(&self, b: usize) -> (f32, f32) {
+        unsafe {
+            (*self.scales.add(b >> self.group_shift), *self.biases.add(b >> self.group_shift))
+        }
+    }
+}
+
+struct Bits4;
+impl Format for Bits4 {
+    #[inline(always)]
+    unsafe fn block<L: Lanes>(row: &Row, b: usize) -> (L::V, L::V) {
+        unsafe {
+            let (s, o) = row.affine(b);
+            L::nibbles(row.data.add(16 * b), s, o)
+        }
+    }
+}
+
+struct Bits8;
+impl Format for Bits8 {
+    #[inline(always)]
+    unsafe fn block<L: Lanes>(row: &Row, b: usize) -> (L::V, L::V) {
+        unsafe {
+            let (s, o) = row.affine(b);
+            let p = row.data.add(32 * b);
+            (L::bytes(p, s, o), L::bytes(p.add(16), s, o))
+        }
+    }
+}
+
+/// 1, 2, 3, 5 and 6 bits: 32 codes are 4 * BITS bytes, unpacked to bytes first.
+struct BitsN<const BITS: usize>;
+impl<const BITS: usize> Format for BitsN<BITS> {
+    #[inline(always)]
+    unsafe fn block<L: Lanes>(row: &Row, b: usize) -> (L::V, L::V) {
+        unsafe {
+            let (s, o) = row.affine(b);
+            let p = row.data.add(4 * BITS * b);
+            let mut codes = [0u8; BLOCK];
+            // 8 codes are BITS bytes.
+            for (g, codes) in codes.chunks_mut(8).enumerate() {
+                let mut word = [0u8; 8];
+                std::ptr::copy_nonoverlapping(p.add(BITS * g), word.as_mut_ptr(), BITS);
+                let word = u64::from_le_bytes(word);
+                for (i, code) in codes.iter_mut().enumerate() {
+                    *code = ((word >> (BITS * i)) as u8) & ((1u16 << BITS) - 1) as u8;
+                }
+            }
+            (L::bytes(codes.as_ptr(), s, o), L::bytes(codes.as_ptr().add(16), s, o))
+        }
+    }
+}
+
+macro_rules! dense_format {
+    ($name:ident, $load:ident, $size:expr) => {
+        struct $name;
+        impl Format for $name {
+            #[inline(always)]
+            unsafe fn block<L: Lanes>(row: &Row, b: usize) -> (L::V, L::V) {
+                unsafe {
+                    let p = row.data.add($size * BLOCK * b);
+                    (L::$load(p), L::$load(p.add($size * 16)))
+                }
+            }
+        }
+    };
+}
+dense_format!(BF16, bf16, 2);
+dense_format!(F16, f16, 2);
+dense_format!(F32, f32, 4);
+
+/// One call of `apply`, shared by its chunks.
+struct Job<'a> {
+    weight: &'a Weight,
+    /// [m, blocks * 32], zero-padded, in the format's order.
+    x: &'a [f32],
+    out: Out,
+    m: usize,
+    n: usize,
+    blocks: usize,
+    rows_per_chunk: usize,
+}
+
+/// Formats with a loop that unpacks in registers.
+fn has_direct(weight: &Weight) -> bool {
+    match weight {
+        Weight::Affine(w) => matches!(w.bits, 4 | 8),
+        Weight::Dense(w) => matches!(w.float, FloatType::BF16 | FloatType::F32),
+    }
+}
+
+/// x is [m, k] with m = x.len() / k; the result is [m, n].
+pub(crate) fn apply(x: &[f32], weight: &Weight) -> Vec<f32> {
+    let (n, k) = weight.dims();
+    let m = x.len() / k;
+    let mut out = vec![0f32; m * n];
+    if m == 0 || n == 0 {
+        return out;
+    }
+    let spread = matches!(weight, Weight::Affine(w) if w.bits == 4);
+    let blocks = k.div_ceil(BLOCK);
+    let direct = m <= MAX_DIRECT_ROWS && k.is_multiple_of(BLOCK) && has_direct(weight);
+    let tile = if direct { 8 } else { TILE };
+    let rows_per_chunk = (n / (pool::n_threads() * 8)).next_multiple_of(tile).clamp(tile, 512);
+    with_scratch(&PADDED_X, m * blocks * BLOCK, |padded| {
+        arrange(x, k, spread, padded);
+        let job =
+            Job { weight, x: padded, out: Out(out.as_mut_ptr()), m, n, blocks, rows_per_chunk };
+        pool::run(n.div_ceil(rows_per_chunk), &|chunk| {
+            if direct { direct_chunk(&job, chunk) } else { tile_chunk(&job, chunk) }
+        });
+    });
+    out
+}
+
+thread_local! {
+    static PADDED_X: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static GROUPS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static UNPACKED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread's own buffer of at least `len`; what is in it is left over from the last use.
+fn with_scratch<R>(
+    cell: &'static std::thread::LocalKey<RefCell<Vec<f32>>>,
+    len: usize,
+    f: impl FnOnce(&mut [f32]) -> R,
+) -> R {
+    cell.with_borrow_mut(|v| {
+        if v.len() < len {
+            v.resize(len, 0.0);
+        }
+        f(&mut v[..len])
+    })
+}
+
+fn arrange(x: &[f32], k: usize, spread: bool, padded: &mut [f32]) {
+    let kp = k.next_multiple_of(BLOCK);
+    for (row, out) in x.chunks(k).zip(padded.chunks_mut(kp)) {
+        out[k..].fill(0.0);
+        if spread {
+            for (x, out) in row.chunks_exact(BLOCK).zip(out.chunks_exact_mut(BLOCK)) {
+                for i in 0..16 {
+                    out[i] = x[2 * i];
+                    out[16 + i] = x[2 * i + 1];
+                }
+            }
+        } else {
+            out[..k].copy_from_slice(row);
+        }
+    }
+}
+
+/// N weight rows against R rows of x: the chain that defines every result. Only the first `used` outputs are written.
+///
+/// SAFETY: `x` holds R rows of `blocks` blocks, `rows` N readable weight rows, `out` R rows of stride n with `used` columns.
+#[inline(always)]
+unsafe fn dot<L: Lanes, F: Format, const R: usize>(
+    x: *const f32,
+    rows: &[Row; N],
+    blocks: usize,
+    out: *mut f32,
+    n: usize,
+    used: usize,
+) {
+    unsafe {
+        let stride = blocks * BLOCK;
+        let mut acc = [[L::splat(0.0); N]; R];
+        for b in 0..blocks {
+            let w: [(L::V, L::V); N] = std::array::from_fn(|j| F::block::<L>(&rows[j], b));
+            for r in 0..R {
+                let x = x.add(r * stride + b * BLOCK);
+                let (x0, x1) = (L::load(x), L::load(x.add(16)));
+                for j in 0..N {
+                    acc[r][j] = L::fma(w[j].0, x0, acc[r][j]);
+                }
+                for j in 0..N {
+                    acc[r][j] = L::fma(w[j].1, x1, acc[r][j]);
+                }
+            }
+        }
+        for r in 0..R {
+            for j in 0..used {
+                *out.add(r * n + j) = L::sum(acc[r][j]);
+            }
+        }
+    }
+}
+
+/// Any number of weight rows against 1..=4 rows of x.
+#[inline(always)]
+unsafe fn dots<L: Lanes, F: Format>(
+    x: *const f32,
+    rows: &[Row],
+    m: usize,
+    blocks: usize,
+    out: *mut f32,
+    n: usize,
+) {
+    for (i, rows) in rows.chunks(N).enumerate() {
+        // A short last step computes its last row again rather than having a loop of its own.
+        let four: [Row; N] = std::array::from_fn(|j| rows[j.min(rows.len() - 1)]);
+        unsafe {
+            let out = out.add(i * N);
+            match m {
+                1 => dot::<L, F, 1>(x, &four, blocks, out, n, rows.len()),
+                2 => dot::<L, F, 2>(x, &four, blocks, out, n, rows.len()),
+                3 => dot::<L, F, 3>(x, &four, blocks, out, n, rows.len()),
+                _ => dot::<L, F, 4>(x, &four, blocks, out, n, rows.len()),
+            }
+        }
+    }
+}
+
+/// f32 copies of the scales and biases of weight row `row` behind `at` in `groups`.
+#[inline(always)]
+unsafe fn widen<L: Lanes>(raw: *const u8, float: FloatType, count: usize, out: *mut f32) {
+    unsafe {
+        let size = float.size();
+        let mut i = 0;
+        while i + 16 <= count {
+            let p = raw.add(i * size);
+            let v = match float {
+                FloatType::F32 => L::f32(p),
+                FloatType::F16 => L::f16(p),
+                FloatType::BF16 => L::bf16(p),
+            };
+            L::store(out.add(i), v);
+            i += 16;
+        }
+        let rest = std::slice::from_raw_parts(raw, count * size);
+        while i < count {
+            *out.add(i) = float.get(rest, i);
+            i += 1;
+        }
+    }
+}
+
+/// Calls `f` with up to 8 weight rows from `first`, their scales widened.
+#[inline(always)]
+unsafe fn with_rows<L: Lanes>(weight: &Weight, first: usize, count: usize, f: impl FnOnce(&[Row])) {
+    let empty = Row {
+        data: std::ptr::null(),
+        scales: std::ptr::null(),
+        biases: std::ptr::null(),
+        group_shift: 0,
+    };
+    let mut rows = [empty; 8];
+    match weight {
+        Weight::Dense(w) => {
+            let base = w.data.as_slice().as_ptr();
+            for (i, row) in rows.iter_mut().enumerate().take(count) {
+                row.data = unsafe { base.add((first + i) * w.k * w.float.size()) };
+            }
+            f(&rows[..count]);
+        }
+        Weight::Affine(w) => {
+            let groups = w.k / w.group;
+            with_scratch(&GROUPS, 16 * groups, |wide| unsafe {
+                let (codes, scales, biases) =
+                    (w.codes.as_slice(), w.scales.as_slice(), w.biases.as_slice());
+                for (i, row) in rows.iter_mut().enumerate().take(count) {
+                    let at = (first + i) * groups * w.scale_type.size();
+                    let (s, b) = (
+                        wide.as_mut_ptr().add(2 * i * groups),
+                        wide.as_mut_ptr().add((2 * i + 1) * groups),
+                    );
+                    widen::<L>(scales.as_ptr().add(at), w.scale_type, groups, s);
+                    widen::<L>(biases.as_ptr().add(at), w.scale_type, groups, b);
+                    row.data = codes.as_ptr().add((first + i) * w.k * w.bits / 8);
+                    (row.scales, row.biases) = (s, b);
+                    row.group_shift = (w.group / BLOCK).trailing_zeros();
+                }
+                f(&rows[..count]);
+            });
+        }
+    }
+}
+
+/// Unpacks in whichever format the weight has.
+#[inline(always)]
+unsafe fn unpack_any<L: Lanes>(weight: &Weight, rows: &[Row], blocks: usize, out: *mut f32) {
+    unsafe {
+        match weight {
+            Weight::Affine(w) => match w.bits {
+                1 => unpack::<L, BitsN<1>>(rows, blocks, out),
+                2 => unpack::<L, BitsN<2>>(rows, blocks, out),
+                3 => unpack::<L, BitsN<3>>(rows, blocks, out),
+                4 => unpack::<L, Bits4>(rows, blocks, out),
+                5 => unpack::<L, BitsN<5>>(rows, blocks, out),
+                6 => unpack::<L, BitsN<6>>(rows, blocks, out),
+                _ => unpack::<L, Bits8>(rows, blocks, out),
+            },
+            Weight::Dense(w) => match w.float {
+                FloatType::BF16 => unpack::<L, BF16>(rows, blocks, out),
+                FloatType::F16 => unpack::<L, F16>(rows, blocks, out),
+                FloatType::F32 => unpack::<L, F32>(rows, blocks, out),
+            },
+        }
+    }
+}
+
+dispatch! { fn direct_chunk(job: &Job<'_>, chunk: usize) = direct_body }
+dispatch! { fn tile_chunk(job: &Job<'_>, chunk: usize) = tile_body }
+
+#[inline(always)]
+unsafe fn direct_body<L: Lanes>(job: &Job<'_>, chunk: usize) {
+    let first = chunk * job.rows_per_chunk;
+    let end = (first + job.rows_per_chunk).min(job.n);
+    for row in (first..end).step_by(8) {
+        unsafe {
+            with_rows::<L>(job.weight, row, 8.min(end - row), |rows| {
+                let (x, out) = (job.x.as_ptr(), job.out.at(row));
+                match job.weight {
+                    Weight::Affine(w) if w.bits == 4 => {
+                        dots::<L, Bits4>(x, rows, job.m, job.blocks, out, job.n)
+                    }
+                    Weight::Affine(_) => dots::<L, Bits8>(x, rows, job.m, job.blocks, out, job.n),
+                    Weight::Dense(w) if w.float == FloatType::BF16 => {
+                        dots::<L, BF16>(x, rows, job.m, job.blocks, out, job.n)
+                    }
+                    Weight::Dense(_) => dots::<L, F32>(x, rows, job.m, job.blocks, out, job.n),
+                }
+            });
+        }
+    }
+}
+
+/// Weight rows as f32 [rows][blocks * 32] in the format's own column order.
+#[inline(always)]
+unsafe fn unpack<L: Lanes, F: Format>(rows: &[Row], blocks: usize, out: *mut f32) {
+    for (i, row) in rows.iter().enumerate() {
+        for b in 0..blocks {
+            unsafe {
+                let (lo, hi) = F::block::<L>(row, b);
+                let at = out.add((i * blocks + b) * BLOCK);
+                L::store(at, lo);
+                L::store(at.add(16), hi);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn tile_body<L: Lanes>(job: &Job<'_>, chunk: usize) {
+    let first = chunk * job.rows_per_chunk;
+    let end = (first + job.rows_per_chunk).min(job.n);
+    let (_, k) = job.weight.dims();
+    let width = job.blocks * BLOCK;
+    with_scratch(&UNPACKED, TILE * width, |tile| {
+        for row in (first..end).step_by(TILE) {
+            let count = TILE.min(end - row);
+            if k.is_multiple_of(BLOCK) {
+                for part in (0..count).step_by(8) {
+                    unsafe {
+                        let to = tile.as_mut_ptr().add(part * width);
+                        with_rows::<L>(job.weight, row + part, 8.min(count - part), |rows| {
+                            unpack_any::<L>(job.weight, rows, job.blocks, to);
+                        });
+                    }
+                }
+            } else {
+                for (i, to) in tile.chunks_mut(width).enumerate().take(count) {
+                    to[k..].fill(0.0);
+                    job.weight.row(row + i, &mut to[..k]);
+                }
+            }
+            let rows: [Row; TILE] = std::array::from_fn(|i| Row {
+                data: tile[(i * width).min(tile.len() - width)..].as_ptr().cast(),
+                scales: std::ptr::null(),
+                biases: std::ptr::null(),
+                group_shift: 0,
+            });
+            for r in (0..job.m).step_by(4) {
+                unsafe {
+                    let (x, out) = (job.x.as_ptr().add(r * width), job.out.at(r * job.n + row));
+                    dots::<L, F32>(x, &rows[..count], 4.min(job.m - r), job.blocks, out, job.n);
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bytes;
+    use crate::weight::{Affine, Dense};
+
+    struct Rng(u64);
+    impl Rng {
+        fn next(&mut self) -> u32 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 33) as u32
+        }
+        fn float(&mut self) -> f32 {
+            self.next() as f32 / (1u32 << 31) as f32 * 2.0 - 1.0
+        }
+    }
+
+    fn weights(rng: &mut Rng, n: usize, k: usize) -> Vec<Weight> {
+        let mut all = Vec::new();
+        for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
+            let mut raw = Vec::new();
+            for _ in 0..n * k {
+                let v = rng.float();
+                match float {
+                    FloatType::F32 => raw.extend(v.to_le_bytes()),
+                    FloatType::F16 => raw.extend(half::f16::from_f32(v).to_le_bytes()),
+                    FloatType::BF16 => raw.extend(half::bf16::from_f32(v).to_le_bytes()),
+                }
+            }
+            all.push(Weight::Dense(
+                Dense::new(Bytes::from_vec(raw), float, (n, k)).expect("sizes fit"),
+            ));
+        }
+        for bits in [1, 2, 3, 4, 5, 6, 8] {
+            for (group, scale_type) in
+                [(32, FloatType::F16), (64, FloatType::BF16), (128, FloatType::F32)]
+            {
+                if !k.is_multiple_of(group) {
+                    continue;
+                }
+                let codes = (0..n * k * bits / 8).map(|_| rng.next() as u8).collect();
+                let mut floats = || {
+                    let mut raw = Vec::new();
+                    for _ in 0..n * (k / group) {
+                        let v = rng.float() * 0.1;
+                        match scale_type {
+                            FloatType::F32 => raw.extend(v.to_le_bytes()),
+                            FloatType::F16 => raw.extend(half::f16::from_f32(v).to_le_bytes()),
+                            FloatType::BF16 => raw.extend(half::bf16::from_f32(v).to_le_bytes()),
+                        }
+                    }
+                    Bytes::from_vec(raw)
+                };
+                let (scales, biases) = (floats(), floats());
+                let w = Affine::new(
+                    Bytes::from_vec(codes),
+                    scales,
+                    biases,
+                    scale_type,
+                    (bits, group),
+                    (n, k),
+                );
+                all.push(Weight::Affine(w.expect("sizes fit")));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn agrees_with_the_plain_reference() {
+        let mut rng = Rng(1);
+        for (n, k) in [(1, 32), (7, 96), (33, 128), (50, 576), (21, 40)] {
+            for w in weights(&mut rng, n, k) {
+                for m in [1, 2, 3, 5, 8, 9, 19] {
+                    let x: Vec<f32> = (0..m * k).map(|_| rng.float()).collect();
+                    let got = apply(&x, &w);
+                    let mut row = vec![0f32; k];
+                    for j in 0..n {
+                        w.row(j, &mut row);
+                        for i in 0..m {
+                            let products = || {
+                                row.iter()
+                                    .zip(&x[i * k..])
+                                    .map(|(w, x)| f64::from(*w) * f64::from(*x))
+                            };
+                            let (want, size) =
+                                (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
+                            let off = (f64::from(got[i * n + j]) - want).abs();
+                            assert!(
+                                off <= 1e-6 * size + 1e-9,
+                                "{} n{n} k{k} m{m} ({i},{j}): off by {off}",
+                                w.storage()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_how_many_share_the_call() {
+        let mut rng = Rng(2);
+        for (n, k) in [(50, 128), (37, 576), (9, 40)] {
+            for w in weights(&mut rng, n, k) {
+                let x: Vec<f32> = (0..23 * k).map(|_| rng.float()).collect();
+                let alone: Vec<u32> = (0..23)
+                    .flat_map(|i| apply(&x[i * k..(i + 1) * k], &w))
+                    .map(f32::to_bits)
+                    .collect();
+                for m in [2, 3, 4, 5, 6, 7, 8, 9, 12, 23] {
+                    let together: Vec<u32> =
+                        apply(&x[..m * k], &w).into_iter().map(f32::to_bits).collect();
+                    assert!(together == alone[..m * n], "{} n{n} k{k}: {m} rows", w.storage());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let w = |codes, bits, group| {
+            let b = |n| Bytes::from_vec(vec![0; n]);
+            Affine::new(
+                b(codes),
+                b(2 * 2 * 2),
+                b(2 * 2 * 2),
+                FloatType::F16,
+                (bits, group),
+                (2, 64),
+            )
+        };
+        assert!(w(64, 4, 32).is_ok());
+        assert!(matches!(w(63, 4, 32), Err(crate::WeightError::Size { .. })));
+        assert!(matches!(w(64, 7, 32), Err(crate::WeightError::Format { .. })));
+        assert!(matches!(w(64, 4, 48), Err(crate::WeightError::Format { .. })));
+    }
+}
