@@ -99,6 +99,11 @@ impl DepthController {
         Some(b + (b - a).max(0.0) / (below - further) as f64 * (depth - below) as f64)
     }
 
+    /// Tokens per millisecond; 0 where nothing is known.
+    fn rate(&self, depth: usize) -> f64 {
+        self.cycle_ms(depth).map_or(0.0, |ms| self.tokens_per_cycle(depth) / ms.max(1e-9))
+    }
+
     /// `None` until depth 0 and this depth are known.
     pub fn estimate(&self, depth: usize) -> Option<Estimate> {
         let depth = depth.min(MAX_DEPTH);
@@ -136,8 +141,8 @@ impl DepthController {
                 return depth;
             }
         }
-        let rate = |d: usize| self.cycle_ms(d).map_or(0.0, |ms| self.tokens_per_cycle(d) / ms.max(1e-9));
-        let best = (0..=limit).filter(|d| self.cost[*d].n > 0).max_by(|a, b| rate(*a).total_cmp(&rate(*b))).unwrap_or(0);
+        let known = (0..=limit).filter(|d| self.cost[*d].n > 0);
+        let best = known.max_by(|a, b| self.rate(*a).total_cmp(&self.rate(*b))).unwrap_or(0);
         self.paused = best == 0;
         if best == 0 {
             if self.tokens_without_draft >= RETRY_TOKENS {
@@ -145,7 +150,7 @@ impl DepthController {
             }
             return 0;
         }
-        if best < limit && self.cost[best + 1].n < FIRST_LOOK && rate(best + 1) > rate(best) * MARGIN {
+        if best < limit && self.cost[best + 1].n < FIRST_LOOK && self.rate(best + 1) > self.rate(best) * MARGIN {
             return self.look_at(best + 1);
         }
         // Neighbours and plain decoding are looked at again now and then: the text and the machine change.

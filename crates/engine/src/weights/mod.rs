@@ -8,6 +8,7 @@ mod cursor;
 mod map;
 mod quant;
 
+pub(crate) use checkpoint::read_json;
 pub use checkpoint::{Checkpoint, TensorPlace};
 pub use cursor::Weights;
 pub use map::{Shard, map_file};

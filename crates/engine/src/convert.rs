@@ -1,1 +1,0 @@
-//! Other formats to ours.
