@@ -1,1 +1,118 @@
-//! Model library.
+//! Where models are on disk: the starter, folders the person added, the hub cache that other tools share.
+//!
+//! Entry points: [`Library::resolve`] (name to folder) and [`Library::list`]. Downloading comes here later.
+//! Does not: read weights, know Tauri, write to a folder it did not make.
+
+mod hub_cache;
+
+use std::path::{Path, PathBuf};
+
+/// Name of the model that comes with the app.
+pub const STARTER: &str = "starter";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Starter,
+    Folder,
+    HubCache,
+}
+
+/// A model folder that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What `resolve` takes.
+    pub id: String,
+    pub name: String,
+    pub source: Source,
+    pub folder: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    #[error("the starter model is not here")]
+    NoStarter,
+    #[error("there is no folder {}", folder.display())]
+    NoFolder { folder: PathBuf },
+    #[error("there is no model named {name:?}")]
+    UnknownName { name: String },
+}
+
+/// The places to look in.
+#[derive(Debug, Clone, Default)]
+pub struct Library {
+    pub starter: Option<PathBuf>,
+    /// Folder of `models--owner--name` entries.
+    pub hub_cache: PathBuf,
+    pub folders: Vec<PathBuf>,
+}
+
+impl Library {
+    /// `starter`, a folder, or `owner/name` from the hub cache.
+    pub fn resolve(&self, id: &str) -> Result<PathBuf, LibraryError> {
+        if id == STARTER {
+            return self.starter.clone().ok_or(LibraryError::NoStarter);
+        }
+        let folder = Path::new(id);
+        if folder.is_dir() {
+            return Ok(folder.to_owned());
+        }
+        if let Some(folder) = hub_cache::snapshot(&self.hub_cache, id) {
+            return Ok(folder);
+        }
+        let looks_like_path = folder.is_absolute() || id.starts_with('.') || id.starts_with('~') || id.matches('/').count() != 1;
+        if looks_like_path && id.contains(std::path::MAIN_SEPARATOR) {
+            return Err(LibraryError::NoFolder { folder: folder.to_owned() });
+        }
+        Err(LibraryError::UnknownName { name: id.to_owned() })
+    }
+
+    /// The starter first, then the person's folders, then what the hub cache has.
+    pub fn list(&self) -> Vec<Entry> {
+        let mut out = Vec::new();
+        if let Some(folder) = &self.starter {
+            out.push(entry(STARTER.to_owned(), "SmolLM2 135M (starter)".to_owned(), Source::Starter, folder));
+        }
+        for folder in &self.folders {
+            let name = folder.file_name().map_or_else(|| folder.to_string_lossy(), |name| name.to_string_lossy());
+            out.push(entry(folder.to_string_lossy().into_owned(), name.into_owned(), Source::Folder, folder));
+        }
+        for (id, folder) in hub_cache::models(&self.hub_cache) {
+            out.push(entry(id.clone(), id, Source::HubCache, &folder));
+        }
+        out
+    }
+}
+
+fn entry(id: String, name: String, source: Source, folder: &Path) -> Entry {
+    // Symbolic links of the hub cache are followed: what they point to is what the model takes.
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = files.filter_map(|file| std::fs::metadata(file.path()).ok()).filter(|m| m.is_file()).map(|m| m.len()).sum();
+    Entry { id, name, source, folder: folder.to_owned(), bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_starter_folders_and_the_hub_cache() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let repo = dir.path().join("models--acme--tiny");
+        std::fs::create_dir_all(repo.join("snapshots/abc")).expect("makes folders");
+        std::fs::create_dir_all(repo.join("refs")).expect("makes folders");
+        std::fs::write(repo.join("refs/main"), "abc").expect("writes");
+        std::fs::write(repo.join("snapshots/abc/config.json"), "{}").expect("writes");
+        let library = Library { starter: Some(dir.path().join("s")), hub_cache: dir.path().to_owned(), folders: vec![dir.path().join("gone")] };
+        assert_eq!(library.resolve(STARTER), Ok(dir.path().join("s")));
+        assert_eq!(library.resolve("acme/tiny"), Ok(repo.join("snapshots/abc")));
+        assert_eq!(library.resolve(&dir.path().to_string_lossy()), Ok(dir.path().to_owned()));
+        assert!(matches!(library.resolve("/no/such/place"), Err(LibraryError::NoFolder { .. })));
+        assert!(matches!(library.resolve("acme/other"), Err(LibraryError::UnknownName { .. })));
+        assert!(matches!(library.resolve("../etc"), Err(LibraryError::NoFolder { .. } | LibraryError::UnknownName { .. })));
+        let ids: Vec<String> = library.list().into_iter().map(|e| e.id).collect();
+        assert_eq!(ids.len(), 3);
+        assert_eq!(ids[2], "acme/tiny");
+    }
+}

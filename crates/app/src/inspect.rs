@@ -1,0 +1,96 @@
+//! What a checkpoint is, in numbers.
+
+use foretoken_engine::models::{HeadStatus, Model};
+use foretoken_engine::text::{ChatTemplate, RenderOptions, TurnText};
+use foretoken_engine::weights::Checkpoint;
+use foretoken_protocol::{HeadInfo, InspectReport, MemoryUse, ModuleQuant};
+
+/// Context the memory is judged at when nobody names one.
+const USUAL_CONTEXT: u32 = 4096;
+/// Activations, logits and scratch of one pass over a chunk of the prompt, roughly: chunk x (widest activation).
+const WORKING_BYTES: u64 = 256 << 20;
+
+/// `context` = tokens to judge the memory at; `None` = 4096, or the model's own when that is shorter.
+pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> InspectReport {
+    let shape = model.trunk.shape();
+    let context = context.unwrap_or(USUAL_CONTEXT).min(shape.context as u32);
+    let sum = |modules: &[foretoken_engine::models::ModuleUse]| modules.iter().map(|m| m.bytes).sum::<u64>();
+    let parameters = |modules: &[foretoken_engine::models::ModuleUse]| modules.iter().map(|m| m.parameters).sum::<u64>();
+    let (weights, head) = (sum(&model.trunk_modules), sum(&model.head_modules));
+    let kv_at_context = model.kv_bytes_per_token * u64::from(context);
+    let mut quantisation: Vec<ModuleQuant> = Vec::new();
+    for (prefix, modules) in [("", &model.trunk_modules), ("head ", &model.head_modules)] {
+        quantisation.extend(modules.iter().map(|m| ModuleQuant {
+            kind: format!("{prefix}{}", m.kind),
+            storage: m.storage.clone(),
+            modules: m.modules as u32,
+            bytes: m.bytes,
+        }));
+    }
+    let head_info = match (&model.head, &model.head_status) {
+        (Some(found), HeadStatus::Found { place }) => {
+            let levels = found.levels() as u8;
+            let layers = if levels == 1 { "one level".to_owned() } else { format!("{levels} levels") };
+            HeadInfo { found: true, levels, sentence: format!("MTP head with {layers} in {place}.") }
+        }
+        (_, HeadStatus::Absent { why }) => HeadInfo { found: false, levels: 0, sentence: why.clone() },
+        (None, HeadStatus::Found { .. }) => HeadInfo { found: false, levels: 0, sentence: "No MTP head in this checkpoint.".to_owned() },
+    };
+    let mut notes = Vec::new();
+    if !model.leftovers.is_empty() {
+        let names = model.leftovers.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+        let more = if model.leftovers.len() > 8 { ", ..." } else { "" };
+        notes.push(format!("{} tensors are not used: {names}{more}.", model.leftovers.len()));
+    }
+    let name = checkpoint.config.pointer("/trunk/name").and_then(serde_json::Value::as_str).map(str::to_owned);
+    let folder_name = || checkpoint.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    InspectReport {
+        name: name.unwrap_or_else(folder_name),
+        folder: checkpoint.folder.to_string_lossy().into_owned(),
+        family: model.family.to_owned(),
+        layers: shape.n_layers as u32,
+        parameters: parameters(&model.trunk_modules),
+        head_parameters: parameters(&model.head_modules),
+        context_size: shape.context as u32,
+        vocab_size: shape.vocab as u32,
+        quantisation,
+        head: head_info,
+        memory: MemoryUse {
+            weights,
+            head,
+            kv_per_token: model.kv_bytes_per_token,
+            kv_at_context,
+            context,
+            needed: weights + head + kv_at_context + WORKING_BYTES,
+            available: available_memory(),
+        },
+        notes,
+    }
+}
+
+/// Bytes this machine could give now.
+pub fn available_memory() -> u64 {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    system.available_memory()
+}
+
+/// e.g. "4-bit g32 · head bf16": the storage most bytes are in.
+pub(crate) fn label(model: &Model) -> String {
+    let main = |modules: &[foretoken_engine::models::ModuleUse]| {
+        let matrices = modules.iter().filter(|m| !matches!(m.kind, "embedding" | "lm_head" | "norm" | "draft vocabulary"));
+        matrices.max_by_key(|m| m.bytes).map(|m| m.storage.clone())
+    };
+    let trunk = main(&model.trunk_modules).unwrap_or_default();
+    match main(&model.head_modules) {
+        Some(head) => format!("{trunk} · head {head}"),
+        None => format!("{trunk} · no head"),
+    }
+}
+
+/// Whether a reply of this template starts inside a thought.
+pub(crate) fn thinks(template: &ChatTemplate) -> bool {
+    let turn = TurnText { role: "user".to_owned(), content: "Hello".to_owned(), reasoning: None };
+    let options = RenderOptions { add_generation_prompt: true, ..Default::default() };
+    template.render(&[turn], &options).is_ok_and(|text| template.starts_in_thought(&text).is_some())
+}

@@ -1,0 +1,74 @@
+use crate::inspect;
+use crate::options::recommended;
+use foretoken_engine::text::{ChatTemplate, GenerationDefaults, Tokenizer, stop_set};
+use foretoken_engine::weights::Checkpoint;
+use foretoken_engine::{EngineError, Result, models};
+use foretoken_protocol::LoadedModel;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A model in memory with everything a conversation needs.
+pub struct LoadedCheckpoint {
+    pub model: Arc<models::Model>,
+    pub tokenizer: Tokenizer,
+    /// `None` = it could not be used; the reason comes when somebody chats. Token ids are answered without it.
+    pub template: Option<ChatTemplate>,
+    pub folder: PathBuf,
+    pub stops: BTreeSet<u32>,
+    pub defaults: GenerationDefaults,
+    pub info: LoadedModel,
+}
+
+/// Stages of a load, for its progress bar.
+const STAGES: [&str; 4] = ["names and shapes", "weights", "tokenizer", "chat template"];
+
+impl LoadedCheckpoint {
+    /// `progress(done, total, what)`; returns `None` when `cancelled` says so between two stages.
+    pub fn open(
+        id: &str,
+        folder: &Path,
+        mut progress: impl FnMut(u64, u64, &str),
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Option<Self>> {
+        let began = Instant::now();
+        let mut stage = |i: usize| {
+            progress(i as u64, STAGES.len() as u64, STAGES.get(i).copied().unwrap_or("ready"));
+            cancelled()
+        };
+        if stage(0) {
+            return Ok(None);
+        }
+        let checkpoint = Checkpoint::open(folder)?;
+        if stage(1) {
+            return Ok(None);
+        }
+        let model = models::load_checkpoint(&checkpoint, models::LoadOptions::default())?;
+        let report = inspect::report(&checkpoint, &model, None);
+        if report.memory.needed > report.memory.available {
+            return Err(EngineError::NotEnoughMemory { need: report.memory.needed, available: report.memory.available });
+        }
+        if stage(2) {
+            return Ok(None);
+        }
+        let tokenizer = Tokenizer::from_dir(folder)?;
+        let (stops, defaults) = (stop_set(folder, &tokenizer)?, GenerationDefaults::from_dir(folder)?);
+        if stage(3) {
+            return Ok(None);
+        }
+        let template = ChatTemplate::from_dir(folder, &tokenizer).ok();
+        stage(4);
+        let info = LoadedModel {
+            id: id.to_owned(),
+            name: report.name.clone(),
+            label: inspect::label(&model),
+            recommended: recommended(&defaults),
+            thinks: template.as_ref().is_some_and(inspect::thinks),
+            load_ms: began.elapsed().as_secs_f64() * 1e3,
+            device: format!("CPU ({}, {} threads)", foretoken_kernels::cpu_features(), foretoken_kernels::n_threads()),
+            report,
+        };
+        Ok(Some(Self { model: Arc::new(model), tokenizer, template, folder: folder.to_owned(), stops, defaults, info }))
+    }
+}
