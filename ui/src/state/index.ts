@@ -41,8 +41,9 @@ export class Stores {
     this.place.version = info.version;
     this.settings.adopt(info.settings);
     this.problems.notify(info.notices);
-    void this.chats.refresh();
     void this.models.refresh();
+    // Awaited, so that a list read before the first message cannot arrive after it.
+    await this.chats.refresh();
     if (info.model) this.models.loaded = info.model;
     else await this.models.load(info.settings.lastModel ?? STARTER);
   }
