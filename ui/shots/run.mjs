@@ -10,7 +10,8 @@ import { parseArgs } from "node:util";
 const DIST = new URL("../dist/", import.meta.url).pathname;
 const CSP = "default-src 'self'; connect-src ipc: http://ipc.localhost; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:";
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2", ".woff": "font/woff", ".ttf": "font/ttf" };
-const SETTLE_MS = 2600;
+const SETTLE_MS = 900;
+const REPLY_MS = 2200;
 const PACE = 6;
 
 const { values } = parseArgs({
@@ -27,6 +28,7 @@ const { values } = parseArgs({
 
 const scenes = readFileSync(new URL("../src/backend/fake_scenes.ts", import.meta.url), "utf8").split("export const SCENES")[1];
 const all = [...scenes.matchAll(/^ {2}"?([a-z-]+)"?: /gm)].map((m) => m[1]);
+const sending = new Set([...scenes.matchAll(/^ {2}"?([a-z-]+)"?: (?:running|scene\(\{ send)/gm)].map((m) => m[1]));
 const states = values.state === "" ? all : values.state.split(",");
 
 const server = createServer((request, response) => {
@@ -88,7 +90,7 @@ for (const size of values.size.split(",")) {
   for (const theme of values.theme.split(",")) {
     for (const state of states) {
       await page("Page.navigate", { url: `${origin}/?state=${state}&theme=${theme}&pace=${PACE}` });
-      await sleep(SETTLE_MS);
+      await sleep(sending.has(state) ? REPLY_MS : SETTLE_MS);
       if (values.click !== "") {
         await page("Runtime.evaluate", { expression: `document.querySelector(${JSON.stringify(values.click)})?.click()` });
         await sleep(300);

@@ -122,7 +122,7 @@ export const SCENES: Record<string, Scene> = {
     s.reply.holdPrefillAt = 8400;
   }),
   streaming: running(AUTO),
-  stopped: scene({ send: QUESTION, stopAfterMs: 4500 }, (s) => (s.reply.thought = null)),
+  stopped: scene({ send: QUESTION, stopAfterMs: 500 }, (s) => (s.reply.thought = null)),
   thinking: running(AUTO, (s) => (s.reply.holdAtCycle = 20)),
   "drafting-on": running({ kind: "fixed", depth: 3 }),
   "drafting-off": running({ kind: "off" }),

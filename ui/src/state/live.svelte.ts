@@ -1,6 +1,7 @@
 import type { GenerationOptions, LiveStats, LoadedModel, PhaseMs, ReplyStats } from "../backend";
 
 export const HISTORY_MS = 30_000;
+const SAMPLE_MS = 100;
 
 export interface Sample {
   at: number;
@@ -60,7 +61,11 @@ export class Live {
     this.stats = stats;
     this.prefill = null;
     this.sentenceStale = false;
-    this.history = [...this.history.filter((s) => at - s.at <= HISTORY_MS), { at, tokS: stats.nowTokS }];
+    const newest = this.history.at(-1);
+    // Steps come faster than the picture is fine: the newest sample stands for all of its tenth of a second.
+    const kept = newest && at - newest.at < SAMPLE_MS ? this.history.slice(0, -1) : this.history;
+    const sampleAt = kept === this.history ? at : newest!.at;
+    this.history = [...kept.filter((s) => at - s.at <= HISTORY_MS), { at: sampleAt, tokS: stats.nowTokS }];
   }
 
   end(stats: LiveStats | null, reply: ReplyStats | null): void {
@@ -94,7 +99,8 @@ export class Live {
 
   /** The engine's own sentence while it is true; between replies what the next one will do. */
   draftingLine(model: LoadedModel | null, options: GenerationOptions): string {
-    if (model && !model.report.head.found) return model.report.head.sentence;
+    if (!model) return "No model is loaded.";
+    if (!model.report.head.found) return model.report.head.sentence;
     if (this.stats && !this.sentenceStale) return this.stats.drafting.sentence;
     if (options.draft.kind === "off") return "Drafting off.";
     if (options.draft.kind === "auto") return "Drafting on, depth chosen while it runs.";

@@ -58,14 +58,29 @@ export class Models {
         this.onSettled(true);
         return;
       case "failed":
-        this.loading = null;
         this.failed = { id, error: event.error };
-        this.onSettled(false);
+        void this.#giveUp();
         return;
       case "cancelled":
-        this.loading = null;
-        this.onSettled(false);
+        void this.#giveUp();
     }
+  }
+
+  /** The model from before may still be there, as when the load was refused; only the engine knows. */
+  async #giveUp(): Promise<void> {
+    const attempt = this.#attempt;
+    this.loading = null;
+    this.onSettled(false);
+    const info = await this.#ask(() => this.#backend.call("app_info", null));
+    if (attempt === this.#attempt) this.loaded = info?.model ?? null;
+  }
+
+  async unload(): Promise<void> {
+    const done = await this.#ask(async () => {
+      await this.#backend.call("model_unload", null);
+      return true;
+    });
+    if (done) this.loaded = null;
   }
 
   #remember(id: string): void {
