@@ -23,6 +23,7 @@ const { values } = parseArgs({
     scale: { type: "string", default: "1" },
     click: { type: "string", default: "" },
     script: { type: "string", default: "" },
+    text: { type: "string", default: "16" },
   },
 });
 
@@ -48,7 +49,7 @@ const origin = `http://127.0.0.1:${server.address().port}`;
 const profile = mkdtempSync(join(tmpdir(), "foretoken-shots-profile-"));
 const browser = spawn(process.env.CHROMIUM ?? "/usr/bin/chromium", [
   "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-  "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0", `--user-data-dir=${profile}`, "about:blank",
+  "--disable-sync", `--blink-settings=defaultFontSize=${values.text}`, "--hide-scrollbars", "--remote-debugging-port=0", `--user-data-dir=${profile}`, "about:blank",
 ]);
 const endpoint = await new Promise((found, fail) => {
   let log = "";
@@ -105,8 +106,11 @@ for (const size of values.size.split(",")) {
     }
   }
 }
+const gone = new Promise((exit) => browser.on("exit", exit));
+await send("Browser.close");
+await gone;
 socket.close();
 server.close();
-browser.kill();
-await new Promise((gone) => browser.on("exit", gone));
-rmSync(profile, { recursive: true, force: true });
+// Its last child may still write its profile.
+await sleep(500);
+rmSync(profile, { recursive: true, force: true, maxRetries: 10, retryDelay: 200 });

@@ -99,7 +99,7 @@ export class Live {
 
   /** The engine's own sentence while it is true; between replies what the next one will do. */
   draftingLine(model: LoadedModel | null, options: GenerationOptions): string {
-    if (!model) return "No model is loaded.";
+    if (!model) return "Waiting for a model.";
     if (!model.report.head.found) return model.report.head.sentence;
     if (this.stats && !this.sentenceStale) return this.stats.drafting.sentence;
     if (options.draft.kind === "off") return "Drafting off.";
