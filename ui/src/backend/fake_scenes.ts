@@ -1,0 +1,163 @@
+import type { FakeSetup } from "./fake";
+import { ANSWER, ENTRIES, exchange, firstChats, NO_HEAD_MODEL, QUESTION, STARTER_MODEL, STEP_MODEL, THOUGHT } from "./fake_texts";
+import type { DraftMode, Message, Notice, Settings } from "./types.gen";
+
+/** What the window does by itself, so that a state can be looked at without hands. */
+export interface Act {
+  open?: number;
+  send?: string;
+  type?: string;
+  search?: string;
+  stopAfterMs?: number;
+  view?: "models" | "settings";
+}
+
+export interface Scene {
+  setup: () => FakeSetup;
+  act: Act;
+}
+
+const LONG_CHAT_EXCHANGES = 400;
+
+const realClock = { wait: (ms: number) => new Promise<void>((done) => setTimeout(done, ms)) };
+
+const SETTINGS: Settings = {
+  theme: "system",
+  options: {
+    draft: { kind: "auto" },
+    rule: "residual",
+    sampling: { temperature: null, topP: null, topK: null, minP: null, repetitionPenalty: null, presencePenalty: null, frequencyPenalty: null, seed: null },
+    maxTokens: null,
+    systemPrompt: null,
+  },
+  modelFolders: ["/data/models"],
+  lastModel: STEP_MODEL.id,
+  sidebarOpen: true,
+  livePanelOpen: true,
+};
+
+export function plainSetup(): FakeSetup {
+  return {
+    model: STEP_MODEL,
+    settings: structuredClone(SETTINGS),
+    notices: [],
+    chats: firstChats(Date.now()),
+    entries: structuredClone(ENTRIES),
+    load: "succeeds",
+    reply: {
+      answer: ANSWER,
+      thought: THOUGHT,
+      promptTokens: 412,
+      reusedTokens: 380,
+      holdPrefillAt: null,
+      holdAtCycle: null,
+      failAtCycle: null,
+      error: null,
+      contextBefore: 3600,
+      drafting: "pays",
+    },
+    platform: "linux",
+    clock: realClock,
+  };
+}
+
+function scene(act: Act, change: (setup: FakeSetup) => void = () => {}): Scene {
+  return {
+    act,
+    setup: () => {
+      const setup = plainSetup();
+      change(setup);
+      return setup;
+    },
+  };
+}
+
+function running(draft: DraftMode, change: (setup: FakeSetup) => void = () => {}): Scene {
+  return scene({ send: QUESTION }, (s) => {
+    s.settings.options.draft = draft;
+    s.reply.holdAtCycle = 120;
+    change(s);
+  });
+}
+
+function changeLast(setup: FakeSetup, part: Partial<Message>): void {
+  const messages = setup.chats[0]!.messages;
+  messages[messages.length - 1] = { ...messages.at(-1)!, ...part };
+}
+
+function notice(sentence: string, detail: string): Notice {
+  return { sentence, detail };
+}
+
+const AUTO: DraftMode = { kind: "auto" };
+
+export const SCENES: Record<string, Scene> = {
+  default: scene({}),
+  "first-start": scene({}, (s) => {
+    s.model = null;
+    s.settings.lastModel = null;
+    s.chats = [];
+    s.entries = s.entries.slice(0, 1);
+    s.settings.modelFolders = [];
+  }),
+  "no-model": scene({}, (s) => {
+    s.model = null;
+    s.load = "cancelled";
+  }),
+  loading: scene({ type: "What is a residual law?" }, (s) => {
+    s.model = null;
+    s.load = "stays";
+  }),
+  "loading-waiting": scene({ send: QUESTION }, (s) => {
+    s.model = null;
+    s.load = "stays";
+  }),
+  "load-failed": scene({}, (s) => {
+    s.model = null;
+    s.load = "fails";
+  }),
+  prefill: scene({ send: QUESTION }, (s) => {
+    s.reply.promptTokens = 13680;
+    s.reply.reusedTokens = 5280;
+    s.reply.holdPrefillAt = 8400;
+  }),
+  streaming: running(AUTO),
+  stopped: scene({ send: QUESTION, stopAfterMs: 500 }, (s) => (s.reply.thought = null)),
+  thinking: running(AUTO, (s) => (s.reply.holdAtCycle = 20)),
+  "drafting-on": running({ kind: "fixed", depth: 3 }),
+  "drafting-off": running({ kind: "off" }),
+  "drafting-auto": running(AUTO),
+  "drafting-paused": running(AUTO, (s) => (s.reply.drafting = "loses")),
+  "no-head": running(AUTO, (s) => {
+    s.model = NO_HEAD_MODEL;
+    s.reply.holdAtCycle = 60;
+  }),
+  starter: scene({ send: QUESTION }, (s) => (s.model = STARTER_MODEL)),
+  "context-near": running(AUTO, (s) => (s.reply.contextBefore = 30400)),
+  "context-full": scene({ send: QUESTION }, (s) => (s.reply.contextBefore = 32768 - 412 - 160)),
+  "error-middle": scene({ send: QUESTION }, (s) => {
+    s.reply.failAtCycle = 70;
+    s.reply.error = { code: "out_of_memory", message: "The cache does not fit the free memory any more. Close other apps, or start a new chat.", detail: "allocation of 402653184 bytes for cache Full(layer 17) failed\ndevice has 121 MB free" };
+  }),
+  "empty-search": scene({ search: "quince jam" }),
+  search: scene({ search: "draft" }),
+  "long-chat": scene({ open: 1 }, (s) => {
+    const messages: Message[] = [];
+    for (let i = 0; i < LONG_CHAT_EXCHANGES; i++) messages.push(...exchange(i * 2 + 1, `Question ${i + 1}. ${QUESTION}`, ANSWER, Date.now() - (LONG_CHAT_EXCHANGES - i) * 60_000));
+    s.chats[0]!.messages = messages;
+  }),
+  chat: scene({ open: 1 }),
+  recovered: scene({ open: 1 }, (s) => changeLast(s, { text: ANSWER.slice(0, 420), finish: "interrupted", stats: null })),
+  notices: scene({}, (s) => {
+    s.notices = [
+      notice("The last reply was saved up to here when the app closed.", ""),
+      notice("The model folder /Volumes/Archive is not there. Connect the disk or remove the folder.", "open /Volumes/Archive: no such file or directory"),
+    ];
+  }),
+  "corrupt-db": scene({}, (s) => {
+    s.chats = [];
+    s.notices = [notice("The chats could not be read and were set aside. A new file was begun.", "chats.sqlite is malformed at page 41; kept as chats.sqlite.damaged-2026-11-29")];
+  }),
+  models: scene({ view: "models" }),
+  settings: scene({ view: "settings" }),
+};

@@ -1,0 +1,38 @@
+export type View = "chat" | "models" | "settings";
+
+/** Where the person is in the window, and how much room there is. */
+export class Place {
+  view = $state<View>("chat");
+  platform = $state("linux");
+  version = $state("");
+  /** The sidebar, where it is a drawer over the page. */
+  drawerOpen = $state(false);
+  /** The live panel, where it is a drawer over the page. */
+  panelDrawerOpen = $state(false);
+  wide = $state(true);
+  roomForSidebar = $state(true);
+
+  go(view: View): void {
+    this.view = view;
+    this.drawerOpen = false;
+  }
+
+  /** Follows the width of the window. In em, so that large text counts as little room. */
+  watch(): () => void {
+    const wide = window.matchMedia("(min-width: 56.25em)");
+    const sidebar = window.matchMedia("(min-width: 43.75em)");
+    const update = () => {
+      this.wide = wide.matches;
+      this.roomForSidebar = sidebar.matches;
+      if (wide.matches) this.panelDrawerOpen = false;
+      if (sidebar.matches) this.drawerOpen = false;
+    };
+    update();
+    wide.addEventListener("change", update);
+    sidebar.addEventListener("change", update);
+    return () => {
+      wide.removeEventListener("change", update);
+      sidebar.removeEventListener("change", update);
+    };
+  }
+}
