@@ -49,10 +49,14 @@ impl App {
     pub fn open(paths: Paths) -> Answer<Self> {
         std::fs::create_dir_all(&paths.data).map_err(|e| WireError {
             code: ErrorCode::Disk,
-            message: format!("The folder {} cannot be made. Check the free space and its permissions.", paths.data.display()),
+            message: format!(
+                "The folder {} cannot be made. Check the free space and its permissions.",
+                paths.data.display()
+            ),
             detail: e.to_string(),
         })?;
-        let (history, lost_chats) = History::open(&paths.data.join("chats.sqlite3")).map_err(|e| from_history(&e))?;
+        let (history, lost_chats) =
+            History::open(&paths.data.join("chats.sqlite3")).map_err(|e| from_history(&e))?;
         let (settings, lost_settings) = settings::load(&paths.data.join("settings.json"));
         let inner = Inner {
             engine: Engine::start()?,
@@ -77,7 +81,8 @@ impl App {
 
     pub fn settings_set(&self, new: Settings) -> Answer<Settings> {
         check_options(&new.options)?;
-        settings::save(&self.inner.paths.data.join("settings.json"), &new).map_err(|e| from_settings(&e))?;
+        settings::save(&self.inner.paths.data.join("settings.json"), &new)
+            .map_err(|e| from_settings(&e))?;
         *lock(&self.inner.settings) = new.clone();
         Ok(new)
     }
@@ -91,8 +96,10 @@ impl App {
     pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
         let library = self.inner.paths.library(&lock(&self.inner.settings).model_folders);
         let entries = library.list().into_iter().map(|entry| ModelEntry {
-            problem: (!entry.folder.join("config.json").is_file())
-                .then(|| "This folder holds no config.json. Choose the folder of a downloaded model.".to_owned()),
+            problem: (!entry.folder.join("config.json").is_file()).then(|| {
+                "This folder holds no config.json. Choose the folder of a downloaded model."
+                    .to_owned()
+            }),
             id: entry.id,
             name: entry.name,
             source: match entry.source {
@@ -108,7 +115,9 @@ impl App {
 
     pub fn model_add_folder(&self, request: AddFolder) -> Answer<Vec<ModelEntry>> {
         if !std::path::Path::new(&request.folder).is_dir() {
-            return Err(from_library(&foretoken_library::LibraryError::NoFolder { folder: request.folder.into() }));
+            return Err(from_library(&foretoken_library::LibraryError::NoFolder {
+                folder: request.folder.into(),
+            }));
         }
         self.change_settings(|s| {
             if !s.model_folders.contains(&request.folder) {
@@ -119,7 +128,11 @@ impl App {
     }
 
     /// Returns at once; a running reply is stopped first.
-    pub fn model_load(&self, request: LoadModel, mut on: impl FnMut(LoadEvent) + Send + 'static) -> Answer<()> {
+    pub fn model_load(
+        &self,
+        request: LoadModel,
+        mut on: impl FnMut(LoadEvent) + Send + 'static,
+    ) -> Answer<()> {
         let library = self.inner.paths.library(&lock(&self.inner.settings).model_folders);
         let folder = match library.resolve(&request.id) {
             Ok(folder) => folder,
@@ -177,17 +190,32 @@ impl App {
     }
 
     /// Stores the message and queues its reply.
-    pub fn chat_send(&self, request: SendMessage, on: impl FnMut(ChatEvent) + Send + 'static) -> Answer<()> {
+    pub fn chat_send(
+        &self,
+        request: SendMessage,
+        on: impl FnMut(ChatEvent) + Send + 'static,
+    ) -> Answer<()> {
         if request.text.trim().is_empty() {
-            return Err(error(ErrorCode::InvalidOption, "There is nothing to answer. Write a message first."));
+            return Err(error(
+                ErrorCode::InvalidOption,
+                "There is nothing to answer. Write a message first.",
+            ));
         }
-        let begin = |history: &History| history.add_user(request.chat_id, &request.text, now_ms()).map(Some);
+        let begin = |history: &History| {
+            history.add_user(request.chat_id, &request.text, now_ms()).map(Some)
+        };
         self.start_reply(request.chat_id, request.options, begin, on)
     }
 
     /// Replaces an assistant message and all after it.
-    pub fn chat_retry(&self, request: RetryMessage, on: impl FnMut(ChatEvent) + Send + 'static) -> Answer<()> {
-        let begin = |history: &History| history.truncate_from(request.chat_id, request.message_id).map(|()| None);
+    pub fn chat_retry(
+        &self,
+        request: RetryMessage,
+        on: impl FnMut(ChatEvent) + Send + 'static,
+    ) -> Answer<()> {
+        let begin = |history: &History| {
+            history.truncate_from(request.chat_id, request.message_id).map(|()| None)
+        };
         self.start_reply(request.chat_id, request.options, begin, on)
     }
 
@@ -200,22 +228,33 @@ impl App {
     ) -> Answer<()> {
         check_options(&options)?;
         let model = self.inner.engine.model();
-        let model = model.ok_or_else(|| error(ErrorCode::NoModel, "No model is loaded. Choose one first."))?;
+        let model = model
+            .ok_or_else(|| error(ErrorCode::NoModel, "No model is loaded. Choose one first."))?;
         // Held until the reply is registered, so that two sends cannot both find it free.
         let mut running = lock(&self.inner.running);
         if running.is_some() {
-            return Err(error(ErrorCode::Busy, "Another reply is being written. Stop it first, or wait until it ends."));
+            return Err(error(
+                ErrorCode::Busy,
+                "Another reply is being written. Stop it first, or wait until it ends.",
+            ));
         }
         let history = &self.inner.history;
         let user = begin(history).map_err(|e| from_history(&e))?;
-        let reply = history.begin_reply(chat_id, &model.name, now_ms()).map_err(|e| from_history(&e))?;
+        let reply =
+            history.begin_reply(chat_id, &model.name, now_ms()).map_err(|e| from_history(&e))?;
         let chat = history.open_chat(chat_id).map_err(|e| from_history(&e))?;
         let stop = Arc::new(AtomicBool::new(false));
         *running = Some(Running { chat_id, message_id: reply.id, stop: stop.clone() });
         drop(running);
 
         let turns = turns(&chat, reply.id, options.system_prompt.as_deref());
-        let mut saving = Saving { history: history.clone(), id: reply.id, text: String::new(), thought: String::new(), saved: Instant::now() };
+        let mut saving = Saving {
+            history: history.clone(),
+            id: reply.id,
+            text: String::new(),
+            thought: String::new(),
+            saved: Instant::now(),
+        };
         on(ChatEvent::Accepted { user, reply: reply.clone(), title: chat.summary.title });
         let app = self.clone();
         let request = ReplyRequest { prompt: Prompt::Turns(turns), options, stop };
@@ -262,7 +301,11 @@ impl App {
 fn turns(chat: &Chat, reply: i64, system: Option<&str>) -> Vec<TurnText> {
     let system = system.map(str::trim).filter(|text| !text.is_empty());
     let mut out: Vec<TurnText> = Vec::new();
-    out.extend(system.map(|text| TurnText { role: "system".to_owned(), content: text.to_owned(), reasoning: None }));
+    out.extend(system.map(|text| TurnText {
+        role: "system".to_owned(),
+        content: text.to_owned(),
+        reasoning: None,
+    }));
     for message in chat.messages.iter().filter(|m| m.id != reply) {
         let role = match message.role {
             Role::System => "system",
@@ -270,7 +313,11 @@ fn turns(chat: &Chat, reply: i64, system: Option<&str>) -> Vec<TurnText> {
             Role::Assistant if message.text.is_empty() => continue,
             Role::Assistant => "assistant",
         };
-        out.push(TurnText { role: role.to_owned(), content: message.text.clone(), reasoning: message.thought.clone() });
+        out.push(TurnText {
+            role: role.to_owned(),
+            content: message.text.clone(),
+            reasoning: message.thought.clone(),
+        });
     }
     out
 }
@@ -290,28 +337,35 @@ impl Saving {
     }
 
     fn finish(&self, reason: FinishReason, stats: Option<&ReplyStats>) -> Result<(), WireError> {
-        self.history.finish_reply(self.id, &self.text, self.thought(), reason, stats).map_err(|e| from_history(&e))
+        self.history
+            .finish_reply(self.id, &self.text, self.thought(), reason, stats)
+            .map_err(|e| from_history(&e))
     }
 
     fn take(&mut self, event: ReplyEvent) -> ChatEvent {
         match event {
-            ReplyEvent::Prefill { done, total, reused } => ChatEvent::Prefill { done, total, reused },
+            ReplyEvent::Prefill { done, total, reused } => {
+                ChatEvent::Prefill { done, total, reused }
+            }
             ReplyEvent::Step { text, thought, live } => {
                 self.text.push_str(&text);
                 self.thought.push_str(&thought);
                 if self.saved.elapsed() >= SAVE_EVERY {
                     self.saved = Instant::now();
                     // The text is still in memory; the next save or the end tries again.
-                    if let Err(e) = self.history.save_progress(self.id, &self.text, self.thought()) {
+                    if let Err(e) = self.history.save_progress(self.id, &self.text, self.thought())
+                    {
                         tracing::warn!(error = %e, "a running reply was not saved");
                     }
                 }
                 ChatEvent::Step { text, thought, live }
             }
-            ReplyEvent::Finished { reason, stats, live, .. } => match self.finish(reason, Some(&stats)) {
-                Ok(()) => ChatEvent::Finished { reason, stats, live },
-                Err(error) => ChatEvent::Failed { error },
-            },
+            ReplyEvent::Finished { reason, stats, live, .. } => {
+                match self.finish(reason, Some(&stats)) {
+                    Ok(()) => ChatEvent::Finished { reason, stats, live },
+                    Err(error) => ChatEvent::Failed { error },
+                }
+            }
             ReplyEvent::Failed(error) => {
                 if let Err(e) = self.finish(FinishReason::Failed, None) {
                     tracing::warn!(detail = e.detail, "a failed reply was not saved");

@@ -53,24 +53,34 @@ impl Engine {
             let mut running: Option<Running> = None;
             for job in inbox {
                 match job {
-                    Job::Load { id, folder, mut on } => load(&id, &folder, &theirs, &mut running, &mut on),
+                    Job::Load { id, folder, mut on } => {
+                        load(&id, &folder, &theirs, &mut running, &mut on)
+                    }
                     Job::Unload => {
                         running = None;
                         theirs.set_model(None);
                     }
-                    Job::Reply { request, mut on } => reply(&theirs, &mut running, request, &mut on),
+                    Job::Reply { request, mut on } => {
+                        reply(&theirs, &mut running, request, &mut on)
+                    }
                     Job::Quit => return,
                 }
             }
         };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(work);
-        let thread = thread.map_err(|e| error(ErrorCode::Internal, format!("The engine could not start ({e}). Restart the computer.")))?;
+        let thread = thread.map_err(|e| {
+            error(
+                ErrorCode::Internal,
+                format!("The engine could not start ({e}). Restart the computer."),
+            )
+        })?;
         Ok(Self { jobs: Mutex::new(jobs), shared, thread: Mutex::new(Some(thread)) })
     }
 
     fn send(&self, job: Job) -> Result<(), WireError> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.send(job).map_err(|_| error(ErrorCode::Internal, "The engine has stopped. Restart Foretoken."))
+        jobs.send(job)
+            .map_err(|_| error(ErrorCode::Internal, "The engine has stopped. Restart Foretoken."))
     }
 
     /// The model in memory.
@@ -79,7 +89,12 @@ impl Engine {
     }
 
     /// Queues a load; the model there before stays until the new one is ready.
-    pub fn load(&self, id: String, folder: PathBuf, on: impl FnMut(LoadEvent) + Send + 'static) -> Result<(), WireError> {
+    pub fn load(
+        &self,
+        id: String,
+        folder: PathBuf,
+        on: impl FnMut(LoadEvent) + Send + 'static,
+    ) -> Result<(), WireError> {
         self.shared.cancel_load.store(false, Ordering::Release);
         self.send(Job::Load { id, folder, on: Box::new(on) })
     }
@@ -93,7 +108,11 @@ impl Engine {
     }
 
     /// Queues a reply; events come from the engine thread.
-    pub fn reply(&self, request: ReplyRequest, on: impl FnMut(ReplyEvent) + Send + 'static) -> Result<(), WireError> {
+    pub fn reply(
+        &self,
+        request: ReplyRequest,
+        on: impl FnMut(ReplyEvent) + Send + 'static,
+    ) -> Result<(), WireError> {
         self.send(Job::Reply { request, on: Box::new(on) })
     }
 
@@ -120,12 +139,23 @@ impl Shared {
 }
 
 fn defect() -> WireError {
-    error(ErrorCode::Internal, "Something in Foretoken broke. Load the model again; your chats are safe.")
+    error(
+        ErrorCode::Internal,
+        "Something in Foretoken broke. Load the model again; your chats are safe.",
+    )
 }
 
-fn load(id: &str, folder: &std::path::Path, shared: &Shared, running: &mut Option<Running>, on: &mut LoadSink) {
+fn load(
+    id: &str,
+    folder: &std::path::Path,
+    shared: &Shared,
+    running: &mut Option<Running>,
+    on: &mut LoadSink,
+) {
     let opened = catch_unwind(AssertUnwindSafe(|| {
-        let progress = |done, total, what: &str| on(LoadEvent::Progress { done, total, what: what.to_owned() });
+        let progress = |done, total, what: &str| {
+            on(LoadEvent::Progress { done, total, what: what.to_owned() })
+        };
         LoadedCheckpoint::open(id, folder, progress, || shared.cancel_load.load(Ordering::Acquire))
     }));
     on(match opened {
@@ -142,7 +172,12 @@ fn load(id: &str, folder: &std::path::Path, shared: &Shared, running: &mut Optio
     });
 }
 
-fn reply(shared: &Shared, running: &mut Option<Running>, request: ReplyRequest, on: &mut ReplySink) {
+fn reply(
+    shared: &Shared,
+    running: &mut Option<Running>,
+    request: ReplyRequest,
+    on: &mut ReplySink,
+) {
     let Some(r) = running else {
         on(ReplyEvent::Failed(error(ErrorCode::NoModel, "No model is loaded. Choose one first.")));
         return;

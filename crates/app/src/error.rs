@@ -31,8 +31,8 @@ fn gib(bytes: u64) -> String {
 }
 
 pub fn from_engine(e: &EngineError) -> WireError {
-    use ErrorCode as C;
     use EngineError as E;
+    use ErrorCode as C;
     let (code, message) = match e {
         E::FolderMissing { folder } => (C::NotFound, format!("There is no folder {}. Check the path, or choose the model again.", folder.display())),
         E::FileMissing { file } => (C::NotFound, format!("{} is missing. Download the model again, or choose another folder.", file.display())),
@@ -92,31 +92,66 @@ pub fn from_engine(e: &EngineError) -> WireError {
 fn text(e: &TextError) -> (ErrorCode, String) {
     use TextError as T;
     match e {
-        T::TokenizerMissing { .. } => (ErrorCode::NotFound, "The model's tokenizer.json is missing. Download the model again.".to_owned()),
-        T::TemplateMissing => {
-            (ErrorCode::Template, "This model has no chat template, so it cannot chat. Choose an instruct version of it.".to_owned())
-        }
+        T::TokenizerMissing { .. } => (
+            ErrorCode::NotFound,
+            "The model's tokenizer.json is missing. Download the model again.".to_owned(),
+        ),
+        T::TemplateMissing => (
+            ErrorCode::Template,
+            "This model has no chat template, so it cannot chat. Choose an instruct version of it."
+                .to_owned(),
+        ),
         T::TemplateSyntax { line, .. } | T::TemplateFailed { line, .. } => (
             ErrorCode::Template,
-            format!("This model's chat template failed in line {line}. Download the model again, or choose another version."),
+            format!(
+                "This model's chat template failed in line {line}. Download the model again, or choose another version."
+            ),
         ),
-        T::TemplateRefused { why } => (ErrorCode::Template, format!("This model's chat template refuses the conversation: {why}. Start a new chat.")),
-        T::TemplateCorrupt { .. } => {
-            (ErrorCode::Template, "This model's chat template cannot be read. Download the model again.".to_owned())
-        }
-        T::Io { file, .. } => (ErrorCode::Disk, format!("{} cannot be read. Check the disk and the permissions.", file.display())),
-        _ => (ErrorCode::Corrupt, "The model's tokenizer or configuration cannot be read. Download the model again.".to_owned()),
+        T::TemplateRefused { why } => (
+            ErrorCode::Template,
+            format!(
+                "This model's chat template refuses the conversation: {why}. Start a new chat."
+            ),
+        ),
+        T::TemplateCorrupt { .. } => (
+            ErrorCode::Template,
+            "This model's chat template cannot be read. Download the model again.".to_owned(),
+        ),
+        T::Io { file, .. } => (
+            ErrorCode::Disk,
+            format!("{} cannot be read. Check the disk and the permissions.", file.display()),
+        ),
+        _ => (
+            ErrorCode::Corrupt,
+            "The model's tokenizer or configuration cannot be read. Download the model again."
+                .to_owned(),
+        ),
     }
+}
+
+/// Folder of a model by name, or the sentence why not.
+pub fn resolve(
+    library: &foretoken_library::Library,
+    id: &str,
+) -> Result<std::path::PathBuf, WireError> {
+    library.resolve(id).map_err(|e| from_library(&e))
 }
 
 pub(crate) fn from_library(e: &LibraryError) -> WireError {
     let message = match e {
-        LibraryError::NoStarter => "The starter model is not here. Run ./dev starter, or install the app again.".to_owned(),
+        LibraryError::NoStarter => {
+            "The starter model is not here. Run ./dev starter, or install the app again.".to_owned()
+        }
         LibraryError::NoFolder { folder } => {
-            format!("There is no folder {}. Check the path, or choose the model again.", folder.display())
+            format!(
+                "There is no folder {}. Check the path, or choose the model again.",
+                folder.display()
+            )
         }
         LibraryError::UnknownName { name } => {
-            format!("There is no model named “{name}” on this machine. Give a folder, or the name of a model you have.")
+            format!(
+                "There is no model named “{name}” on this machine. Give a folder, or the name of a model you have."
+            )
         }
     };
     WireError { code: ErrorCode::NotFound, message, detail: chain(e) }
@@ -124,10 +159,14 @@ pub(crate) fn from_library(e: &LibraryError) -> WireError {
 
 pub(crate) fn from_history(e: &HistoryError) -> WireError {
     let (code, message) = match e {
-        HistoryError::NoSuchChat { .. } | HistoryError::NoSuchMessage { .. } => {
-            (ErrorCode::NotFound, "This chat or message does not exist any more. Choose another one.")
-        }
-        _ => (ErrorCode::Disk, "The chats cannot be read or saved. Check the free space and the permissions of the data folder."),
+        HistoryError::NoSuchChat { .. } | HistoryError::NoSuchMessage { .. } => (
+            ErrorCode::NotFound,
+            "This chat or message does not exist any more. Choose another one.",
+        ),
+        _ => (
+            ErrorCode::Disk,
+            "The chats cannot be read or saved. Check the free space and the permissions of the data folder.",
+        ),
     };
     WireError { code, message: message.to_owned(), detail: chain(e) }
 }

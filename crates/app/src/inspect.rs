@@ -14,8 +14,12 @@ const WORKING_BYTES: u64 = 256 << 20;
 pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> InspectReport {
     let shape = model.trunk.shape();
     let context = context.unwrap_or(USUAL_CONTEXT).min(shape.context as u32);
-    let sum = |modules: &[foretoken_engine::models::ModuleUse]| modules.iter().map(|m| m.bytes).sum::<u64>();
-    let parameters = |modules: &[foretoken_engine::models::ModuleUse]| modules.iter().map(|m| m.parameters).sum::<u64>();
+    let sum = |modules: &[foretoken_engine::models::ModuleUse]| {
+        modules.iter().map(|m| m.bytes).sum::<u64>()
+    };
+    let parameters = |modules: &[foretoken_engine::models::ModuleUse]| {
+        modules.iter().map(|m| m.parameters).sum::<u64>()
+    };
     let (weights, head) = (sum(&model.trunk_modules), sum(&model.head_modules));
     let kv_at_context = model.kv_bytes_per_token * u64::from(context);
     let mut quantisation: Vec<ModuleQuant> = Vec::new();
@@ -30,11 +34,22 @@ pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> I
     let head_info = match (&model.head, &model.head_status) {
         (Some(found), HeadStatus::Found { place }) => {
             let levels = found.levels() as u8;
-            let layers = if levels == 1 { "one level".to_owned() } else { format!("{levels} levels") };
-            HeadInfo { found: true, levels, sentence: format!("MTP head with {layers} in {place}.") }
+            let layers =
+                if levels == 1 { "one level".to_owned() } else { format!("{levels} levels") };
+            HeadInfo {
+                found: true,
+                levels,
+                sentence: format!("MTP head with {layers} in {place}."),
+            }
         }
-        (_, HeadStatus::Absent { why }) => HeadInfo { found: false, levels: 0, sentence: why.clone() },
-        (None, HeadStatus::Found { .. }) => HeadInfo { found: false, levels: 0, sentence: "No MTP head in this checkpoint.".to_owned() },
+        (_, HeadStatus::Absent { why }) => {
+            HeadInfo { found: false, levels: 0, sentence: why.clone() }
+        }
+        (None, HeadStatus::Found { .. }) => HeadInfo {
+            found: false,
+            levels: 0,
+            sentence: "No MTP head in this checkpoint.".to_owned(),
+        },
     };
     let mut notes = Vec::new();
     if !model.leftovers.is_empty() {
@@ -42,8 +57,14 @@ pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> I
         let more = if model.leftovers.len() > 8 { ", ..." } else { "" };
         notes.push(format!("{} tensors are not used: {names}{more}.", model.leftovers.len()));
     }
-    let name = checkpoint.config.pointer("/trunk/name").and_then(serde_json::Value::as_str).map(str::to_owned);
-    let folder_name = || checkpoint.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let name = checkpoint
+        .config
+        .pointer("/trunk/name")
+        .and_then(serde_json::Value::as_str)
+        .map(str::to_owned);
+    let folder_name = || {
+        checkpoint.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+    };
     InspectReport {
         name: name.unwrap_or_else(folder_name),
         folder: checkpoint.folder.to_string_lossy().into_owned(),
@@ -78,7 +99,9 @@ pub fn available_memory() -> u64 {
 /// e.g. "4-bit g32 · head bf16": the storage most bytes are in.
 pub(crate) fn label(model: &Model) -> String {
     let main = |modules: &[foretoken_engine::models::ModuleUse]| {
-        let matrices = modules.iter().filter(|m| !matches!(m.kind, "embedding" | "lm_head" | "norm" | "draft vocabulary"));
+        let matrices = modules
+            .iter()
+            .filter(|m| !matches!(m.kind, "embedding" | "lm_head" | "norm" | "draft vocabulary"));
         matrices.max_by_key(|m| m.bytes).map(|m| m.storage.clone())
     };
     let trunk = main(&model.trunk_modules).unwrap_or_default();

@@ -21,7 +21,7 @@ pub mod tensors;
 
 pub use app::App;
 pub use engine::Engine;
-pub use error::{error, from_engine};
+pub use error::{error, from_engine, resolve};
 pub use loaded::LoadedCheckpoint;
 pub use options::{check_options, sampler_settings};
 pub use paths::Paths;

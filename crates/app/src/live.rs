@@ -1,7 +1,9 @@
 //! The numbers of the live panel and the sentence about drafting.
 
 use foretoken_engine::decode::{DepthController, MAX_DEPTH, Rule, Step};
-use foretoken_protocol::{DepthCount, DraftMode, Drafting, DraftingState, HeadInfo, LiveStats, PhaseMs, ReplyStats};
+use foretoken_protocol::{
+    DepthCount, DraftMode, Drafting, DraftingState, HeadInfo, LiveStats, PhaseMs, ReplyStats,
+};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -116,7 +118,8 @@ impl Meter {
     }
 
     fn accept_rate(&self) -> Option<f64> {
-        let (drafted, accepted) = self.by_depth.iter().fold((0, 0), |(d, a), c| (d + c.drafted, a + c.accepted));
+        let (drafted, accepted) =
+            self.by_depth.iter().fold((0, 0), |(d, a), c| (d + c.drafted, a + c.accepted));
         (drafted > 0).then(|| f64::from(accepted) / f64::from(drafted))
     }
 
@@ -143,7 +146,10 @@ impl Meter {
             accept_rate: self.accept_rate(),
             accept_rate_recent: (drafted > 0).then(|| accepted as f64 / drafted as f64),
             tokens_per_cycle: self.tokens_per_cycle(),
-            break_even: (drafting.depth > 0).then(|| m.controller.estimate(usize::from(drafting.depth))).flatten().map(|e| e.break_even),
+            break_even: (drafting.depth > 0)
+                .then(|| m.controller.estimate(usize::from(drafting.depth)))
+                .flatten()
+                .map(|e| e.break_even),
             phase_ms: phase_ms(self.phases.map(|ms| ms / n)),
             drafting,
             context_used: m.context_used as u32,
@@ -167,7 +173,10 @@ impl Meter {
                         (one.tokens_per_cycle - 1.0) * none.cycle_ms,
                         m.controller.retry_in()
                     ),
-                    _ => format!("Drafting paused. Trying again in {} tokens.", m.controller.retry_in()),
+                    _ => format!(
+                        "Drafting paused. Trying again in {} tokens.",
+                        m.controller.retry_in()
+                    ),
                 };
                 plain(DraftingState::Paused, sentence)
             }
@@ -176,8 +185,14 @@ impl Meter {
                     DraftMode::Fixed { depth } if self.drafted_depth == 0 => usize::from(depth),
                     _ => self.drafted_depth,
                 };
-                let speedup = (depth > 0).then(|| m.controller.estimate(depth)).flatten().map(|e| e.speedup);
-                Drafting { state: DraftingState::On, depth: depth as u8, speedup, sentence: sentence_on(depth, speedup) }
+                let speedup =
+                    (depth > 0).then(|| m.controller.estimate(depth)).flatten().map(|e| e.speedup);
+                Drafting {
+                    state: DraftingState::On,
+                    depth: depth as u8,
+                    speedup,
+                    sentence: sentence_on(depth, speedup),
+                }
             }
         }
     }
@@ -217,8 +232,12 @@ fn sentence_on(depth: usize, speedup: Option<f64>) -> String {
     match (depth, speedup) {
         (0, _) => "Drafting on: measuring.".to_owned(),
         (_, None) => format!("Drafting on, depth {depth}: measuring."),
-        (_, Some(x)) if x >= 1.03 => format!("Drafting on, depth {depth}: {x:.1}x faster than without."),
-        (_, Some(x)) if x > 0.97 => format!("Drafting on, depth {depth}: about as fast as without."),
+        (_, Some(x)) if x >= 1.03 => {
+            format!("Drafting on, depth {depth}: {x:.1}x faster than without.")
+        }
+        (_, Some(x)) if x > 0.97 => {
+            format!("Drafting on, depth {depth}: about as fast as without.")
+        }
         (_, Some(x)) => format!("Drafting on, depth {depth}: slower than without, {x:.1}x."),
     }
 }

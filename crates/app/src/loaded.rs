@@ -47,13 +47,17 @@ impl LoadedCheckpoint {
         let model = models::load_checkpoint(&checkpoint, models::LoadOptions::default())?;
         let report = inspect::report(&checkpoint, &model, None);
         if report.memory.needed > report.memory.available {
-            return Err(EngineError::NotEnoughMemory { need: report.memory.needed, available: report.memory.available });
+            return Err(EngineError::NotEnoughMemory {
+                need: report.memory.needed,
+                available: report.memory.available,
+            });
         }
         if stage(2) {
             return Ok(None);
         }
         let tokenizer = Tokenizer::from_dir(folder)?;
-        let (stops, defaults) = (stop_set(folder, &tokenizer)?, GenerationDefaults::from_dir(folder)?);
+        let (stops, defaults) =
+            (stop_set(folder, &tokenizer)?, GenerationDefaults::from_dir(folder)?);
         if stage(3) {
             return Ok(None);
         }
@@ -66,9 +70,21 @@ impl LoadedCheckpoint {
             recommended: recommended(&defaults),
             thinks: template.as_ref().is_some_and(inspect::thinks),
             load_ms: began.elapsed().as_secs_f64() * 1e3,
-            device: format!("CPU ({}, {} threads)", foretoken_kernels::cpu_features(), foretoken_kernels::n_threads()),
+            device: format!(
+                "CPU ({}, {} threads)",
+                foretoken_kernels::cpu_features(),
+                foretoken_kernels::n_threads()
+            ),
             report,
         };
-        Ok(Some(Self { model: Arc::new(model), tokenizer, template, folder: folder.to_owned(), stops, defaults, info }))
+        Ok(Some(Self {
+            model: Arc::new(model),
+            tokenizer,
+            template,
+            folder: folder.to_owned(),
+            stops,
+            defaults,
+            info,
+        }))
     }
 }

@@ -12,7 +12,10 @@ pub fn sampler_settings(chosen: &Sampling, recommended: &GenerationDefaults) -> 
         top_p: chosen.top_p.or(recommended.top_p).unwrap_or(neutral.top_p),
         top_k: chosen.top_k.or(recommended.top_k).unwrap_or(neutral.top_k),
         min_p: chosen.min_p.or(recommended.min_p).unwrap_or(neutral.min_p),
-        repetition_penalty: chosen.repetition_penalty.or(recommended.repetition_penalty).unwrap_or(neutral.repetition_penalty),
+        repetition_penalty: chosen
+            .repetition_penalty
+            .or(recommended.repetition_penalty)
+            .unwrap_or(neutral.repetition_penalty),
         presence_penalty: chosen.presence_penalty.unwrap_or(neutral.presence_penalty),
         frequency_penalty: chosen.frequency_penalty.unwrap_or(neutral.frequency_penalty),
     }
@@ -20,7 +23,9 @@ pub fn sampler_settings(chosen: &Sampling, recommended: &GenerationDefaults) -> 
 
 /// Refuses values out of range before anything is stored or started.
 pub fn check_options(options: &GenerationOptions) -> Result<(), WireError> {
-    let invalid = |name, value: String, allowed| Err(from_engine(&EngineError::InvalidOption { name, value, allowed }));
+    let invalid = |name, value: String, allowed| {
+        Err(from_engine(&EngineError::InvalidOption { name, value, allowed }))
+    };
     if let DraftMode::Fixed { depth } = options.draft
         && !(1..=MAX_DEPTH).contains(&usize::from(depth))
     {
@@ -29,7 +34,9 @@ pub fn check_options(options: &GenerationOptions) -> Result<(), WireError> {
     if options.max_tokens == Some(0) {
         return invalid("longest reply", "0".to_owned(), "1 or more tokens");
     }
-    sampler_settings(&options.sampling, &GenerationDefaults::default()).check().map_err(|e| from_engine(&e))
+    sampler_settings(&options.sampling, &GenerationDefaults::default())
+        .check()
+        .map_err(|e| from_engine(&e))
 }
 
 /// As the window shows it.

@@ -18,11 +18,14 @@ impl Paths {
     /// Honours `XDG_DATA_HOME`, `HF_HUB_CACHE`, `HF_HOME` and `FORETOKEN_STARTER`. `resources` is the app bundle's folder.
     pub fn find(resources: Option<&Path>) -> Self {
         let dirs = directories::ProjectDirs::from("io.github", "foretoken", "foretoken");
-        let data = dirs.map_or_else(|| PathBuf::from(".foretoken"), |dirs| dirs.data_dir().to_owned());
-        let home = directories::BaseDirs::new().map(|dirs| dirs.home_dir().to_owned()).unwrap_or_default();
+        let data =
+            dirs.map_or_else(|| PathBuf::from(".foretoken"), |dirs| dirs.data_dir().to_owned());
+        let home =
+            directories::BaseDirs::new().map(|dirs| dirs.home_dir().to_owned()).unwrap_or_default();
         let cache = env_folder("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
-        let hub_cache = env_folder("HF_HUB_CACHE")
-            .unwrap_or_else(|| env_folder("HF_HOME").unwrap_or_else(|| cache.join("huggingface")).join("hub"));
+        let hub_cache = env_folder("HF_HUB_CACHE").unwrap_or_else(|| {
+            env_folder("HF_HOME").unwrap_or_else(|| cache.join("huggingface")).join("hub")
+        });
         Self { starter: starter(resources, &data), data, hub_cache }
     }
 
@@ -38,8 +41,12 @@ impl Paths {
 /// The first of: what the environment says, the bundle, beside the program, a checkout above the program, the data folder.
 fn starter(resources: Option<&Path>, data: &Path) -> Option<PathBuf> {
     let program = std::env::current_exe().ok();
-    let above = program.iter().flat_map(|p| p.ancestors().skip(1)).flat_map(|dir| [dir.join("starter"), dir.join(".starter")]);
-    let checkout = cfg!(debug_assertions).then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.starter"));
+    let above = program
+        .iter()
+        .flat_map(|p| p.ancestors().skip(1))
+        .flat_map(|dir| [dir.join("starter"), dir.join(".starter")]);
+    let checkout = cfg!(debug_assertions)
+        .then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.starter"));
     env_folder("FORETOKEN_STARTER")
         .into_iter()
         .chain(resources.map(|dir| dir.join("starter")))

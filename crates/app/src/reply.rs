@@ -3,10 +3,14 @@
 use crate::live::{Meter, Moment};
 use crate::loaded::LoadedCheckpoint;
 use crate::{from_engine, sampler_settings};
-use foretoken_engine::decode::{DepthController, MAX_DEPTH, Phase, Probe, Rule, SamplerSettings, Sequence};
-use foretoken_engine::text::{ChatTemplate, RenderOptions, TextStream, ThoughtState, TurnText};
 use foretoken_engine::Result;
-use foretoken_protocol::{DraftMode, DraftRule, FinishReason, GenerationOptions, LiveStats, ReplyStats, WireError};
+use foretoken_engine::decode::{
+    DepthController, MAX_DEPTH, Phase, Probe, Rule, SamplerSettings, Sequence,
+};
+use foretoken_engine::text::{ChatTemplate, RenderOptions, TextStream, ThoughtState, TurnText};
+use foretoken_protocol::{
+    DraftMode, DraftRule, FinishReason, GenerationOptions, LiveStats, ReplyStats, WireError,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,9 +36,22 @@ pub struct ReplyRequest {
 
 /// The stream of one reply; the last is `Finished` or `Failed`.
 pub enum ReplyEvent {
-    Prefill { done: u32, total: u32, reused: u32 },
-    Step { text: String, thought: String, live: LiveStats },
-    Finished { reason: FinishReason, stats: ReplyStats, live: Option<LiveStats>, token_ids: Vec<u32> },
+    Prefill {
+        done: u32,
+        total: u32,
+        reused: u32,
+    },
+    Step {
+        text: String,
+        thought: String,
+        live: LiveStats,
+    },
+    Finished {
+        reason: FinishReason,
+        stats: ReplyStats,
+        live: Option<LiveStats>,
+        token_ids: Vec<u32>,
+    },
     Failed(WireError),
 }
 
@@ -132,7 +149,10 @@ fn prompt_ids(loaded: &LoadedCheckpoint, prompt: Prompt) -> Result<(Vec<u32>, Th
                     &again
                 }
             };
-            let text = template.render(&turns, &RenderOptions { add_generation_prompt: true, ..Default::default() })?;
+            let text = template.render(
+                &turns,
+                &RenderOptions { add_generation_prompt: true, ..Default::default() },
+            )?;
             // The template writes the special tokens itself.
             Ok((loaded.tokenizer.encode(&text, false)?, template.thought_state(&text)))
         }
@@ -159,8 +179,17 @@ fn generate(
     while sequence.needs_prefill() {
         on(ReplyEvent::Prefill { done: done as u32, total: total as u32, reused: reused as u32 });
         if request.stop.load(Ordering::Acquire) {
-            let stats = ReplyStats { prompt_tokens: total as u32, reused_tokens: reused as u32, ..Default::default() };
-            on(ReplyEvent::Finished { reason: FinishReason::Stopped, stats, live: None, token_ids: Vec::new() });
+            let stats = ReplyStats {
+                prompt_tokens: total as u32,
+                reused_tokens: reused as u32,
+                ..Default::default()
+            };
+            on(ReplyEvent::Finished {
+                reason: FinishReason::Stopped,
+                stats,
+                live: None,
+                token_ids: Vec::new(),
+            });
             return Ok(());
         }
         done = sequence.prefill(PREFILL_ROWS)?;
@@ -183,7 +212,8 @@ fn generate(
             chosen = resolve(&options, loaded)?;
         }
         let room = loaded.model.trunk.shape().context - sequence.tokens().len();
-        let left = request.options.max_tokens.map_or(usize::MAX, |max| max as usize - token_ids.len());
+        let left =
+            request.options.max_tokens.map_or(usize::MAX, |max| max as usize - token_ids.len());
         if room == 0 {
             break FinishReason::ContextFull;
         }
@@ -198,7 +228,8 @@ fn generate(
             DraftMode::Auto => controller.choose(MAX_DEPTH),
         };
         clock.take();
-        let step = sequence.step(wanted.min(left - 1), &chosen.settings, chosen.rule, &mut clock)?;
+        let step =
+            sequence.step(wanted.min(left - 1), &chosen.settings, chosen.rule, &mut clock)?;
         let phases = clock.take();
         controller.record(step.drafted, step.accepted, phases.iter().sum());
         meter.cycle(&step, phases);
@@ -216,7 +247,8 @@ fn generate(
         }
         if last_event.is_none_or(|at| at.elapsed() >= FRAME) {
             last_event = Some(Instant::now());
-            let (text, thought) = (std::mem::take(&mut waiting_text), std::mem::take(&mut waiting_thought));
+            let (text, thought) =
+                (std::mem::take(&mut waiting_text), std::mem::take(&mut waiting_thought));
             let live = meter.live(&moment(loaded, sequence, controller, &chosen));
             on(ReplyEvent::Step { text, thought, live });
         }
@@ -233,7 +265,12 @@ fn generate(
     Ok(())
 }
 
-fn moment<'a>(loaded: &'a LoadedCheckpoint, sequence: &Sequence, controller: &'a DepthController, chosen: &Chosen) -> Moment<'a> {
+fn moment<'a>(
+    loaded: &'a LoadedCheckpoint,
+    sequence: &Sequence,
+    controller: &'a DepthController,
+    chosen: &Chosen,
+) -> Moment<'a> {
     Moment {
         controller,
         draft: chosen.draft,

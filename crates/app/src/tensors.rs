@@ -1,9 +1,9 @@
 //! Logits and hidden states of a text, for comparison with other implementations (`foretoken logits`).
 
+use candle_core::Tensor;
 use foretoken_engine::decode::Sequence;
 use foretoken_engine::models::Model;
 use foretoken_engine::{EngineError, Result};
-use candle_core::Tensor;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -24,7 +24,8 @@ pub fn compute(model: &Model, ids: &[u32]) -> Result<HashMap<String, Tensor>> {
     let hidden_post = model.trunk.norm(&hidden_pre)?;
     let mut out = HashMap::from([("logits".to_owned(), model.trunk.logits(&hidden_post)?)]);
     if let Some(head) = &model.head {
-        for (level, hidden) in Sequence::teacher_forced(model, ids, &hidden_pre)?.iter().enumerate() {
+        for (level, hidden) in Sequence::teacher_forced(model, ids, &hidden_pre)?.iter().enumerate()
+        {
             out.insert(format!("mtp{level}.logits"), head.logits(level, hidden)?);
         }
     }

@@ -17,7 +17,9 @@ fn of_repo(repo: &Path) -> Option<PathBuf> {
     if let Ok(commit) = std::fs::read_to_string(repo.join("refs/main")) {
         let folder = snapshots.join(commit.trim());
         // A commit is one path element; anything else is not ours to follow.
-        if Path::new(commit.trim()).file_name().is_some_and(|n| n == commit.trim()) && folder.is_dir() {
+        if Path::new(commit.trim()).file_name().is_some_and(|n| n == commit.trim())
+            && folder.is_dir()
+        {
             return Some(folder);
         }
     }

@@ -61,7 +61,10 @@ impl Library {
         if let Some(folder) = hub_cache::snapshot(&self.hub_cache, id) {
             return Ok(folder);
         }
-        let looks_like_path = folder.is_absolute() || id.starts_with('.') || id.starts_with('~') || id.matches('/').count() != 1;
+        let looks_like_path = folder.is_absolute()
+            || id.starts_with('.')
+            || id.starts_with('~')
+            || id.matches('/').count() != 1;
         if looks_like_path && id.contains(std::path::MAIN_SEPARATOR) {
             return Err(LibraryError::NoFolder { folder: folder.to_owned() });
         }
@@ -72,11 +75,23 @@ impl Library {
     pub fn list(&self) -> Vec<Entry> {
         let mut out = Vec::new();
         if let Some(folder) = &self.starter {
-            out.push(entry(STARTER.to_owned(), "SmolLM2 135M (starter)".to_owned(), Source::Starter, folder));
+            out.push(entry(
+                STARTER.to_owned(),
+                "SmolLM2 135M (starter)".to_owned(),
+                Source::Starter,
+                folder,
+            ));
         }
         for folder in &self.folders {
-            let name = folder.file_name().map_or_else(|| folder.to_string_lossy(), |name| name.to_string_lossy());
-            out.push(entry(folder.to_string_lossy().into_owned(), name.into_owned(), Source::Folder, folder));
+            let name = folder
+                .file_name()
+                .map_or_else(|| folder.to_string_lossy(), |name| name.to_string_lossy());
+            out.push(entry(
+                folder.to_string_lossy().into_owned(),
+                name.into_owned(),
+                Source::Folder,
+                folder,
+            ));
         }
         for (id, folder) in hub_cache::models(&self.hub_cache) {
             out.push(entry(id.clone(), id, Source::HubCache, &folder));
@@ -88,7 +103,11 @@ impl Library {
 fn entry(id: String, name: String, source: Source, folder: &Path) -> Entry {
     // Symbolic links of the hub cache are followed: what they point to is what the model takes.
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let bytes = files.filter_map(|file| std::fs::metadata(file.path()).ok()).filter(|m| m.is_file()).map(|m| m.len()).sum();
+    let bytes = files
+        .filter_map(|file| std::fs::metadata(file.path()).ok())
+        .filter(|m| m.is_file())
+        .map(|m| m.len())
+        .sum();
     Entry { id, name, source, folder: folder.to_owned(), bytes }
 }
 
@@ -104,13 +123,20 @@ mod tests {
         std::fs::create_dir_all(repo.join("refs")).expect("makes folders");
         std::fs::write(repo.join("refs/main"), "abc").expect("writes");
         std::fs::write(repo.join("snapshots/abc/config.json"), "{}").expect("writes");
-        let library = Library { starter: Some(dir.path().join("s")), hub_cache: dir.path().to_owned(), folders: vec![dir.path().join("gone")] };
+        let library = Library {
+            starter: Some(dir.path().join("s")),
+            hub_cache: dir.path().to_owned(),
+            folders: vec![dir.path().join("gone")],
+        };
         assert_eq!(library.resolve(STARTER), Ok(dir.path().join("s")));
         assert_eq!(library.resolve("acme/tiny"), Ok(repo.join("snapshots/abc")));
         assert_eq!(library.resolve(&dir.path().to_string_lossy()), Ok(dir.path().to_owned()));
         assert!(matches!(library.resolve("/no/such/place"), Err(LibraryError::NoFolder { .. })));
         assert!(matches!(library.resolve("acme/other"), Err(LibraryError::UnknownName { .. })));
-        assert!(matches!(library.resolve("../etc"), Err(LibraryError::NoFolder { .. } | LibraryError::UnknownName { .. })));
+        assert!(matches!(
+            library.resolve("../etc"),
+            Err(LibraryError::NoFolder { .. } | LibraryError::UnknownName { .. })
+        ));
         let ids: Vec<String> = library.list().into_iter().map(|e| e.id).collect();
         assert_eq!(ids.len(), 3);
         assert_eq!(ids[2], "acme/tiny");

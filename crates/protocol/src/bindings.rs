@@ -19,17 +19,56 @@ macro_rules! export_all {
 }
 
 fn generated() -> String {
-    let mut out = String::from("// Made from crates/protocol by `./dev bindings`. Do not edit.\n\n");
+    let mut out =
+        String::from("// Made from crates/protocol by `./dev bindings`. Do not edit.\n\n");
     out += &export_all!(
-        ErrorCode, WireError, DraftMode, DraftRule, Sampling, GenerationOptions, DepthCount, PhaseMs, DraftingState,
-        Drafting, LiveStats, ReplyStats, Role, FinishReason, Message, ChatSummary, Chat, ChatRef, RenameChat, Search,
-        SearchHit, SendMessage, RetryMessage, OpenLink, ChatEvent, ModelSource, ModelEntry, HeadInfo, ModuleQuant,
-        MemoryUse, InspectReport, LoadedModel, LoadModel, AddFolder, LoadEvent, Theme, Settings, Notice, AppInfo,
+        ErrorCode,
+        WireError,
+        DraftMode,
+        DraftRule,
+        Sampling,
+        GenerationOptions,
+        DepthCount,
+        PhaseMs,
+        DraftingState,
+        Drafting,
+        LiveStats,
+        ReplyStats,
+        Role,
+        FinishReason,
+        Message,
+        ChatSummary,
+        Chat,
+        ChatRef,
+        RenameChat,
+        Search,
+        SearchHit,
+        SendMessage,
+        RetryMessage,
+        OpenLink,
+        ChatEvent,
+        ModelSource,
+        ModelEntry,
+        HeadInfo,
+        ModuleQuant,
+        MemoryUse,
+        InspectReport,
+        LoadedModel,
+        LoadModel,
+        AddFolder,
+        LoadEvent,
+        Theme,
+        Settings,
+        Notice,
+        AppInfo,
     );
     out.push_str("/** Every command: what it takes, what it answers, what it streams. */\nexport interface Commands {\n");
     for c in COMMANDS {
         let stream = c.stream.unwrap_or("never");
-        out += &format!("  {}: {{ req: {}; res: {}; event: {} }};\n", c.name, c.request, c.response, stream);
+        out += &format!(
+            "  {}: {{ req: {}; res: {}; event: {} }};\n",
+            c.name, c.request, c.response, stream
+        );
     }
     out.push_str("}\n");
     out
@@ -37,7 +76,8 @@ fn generated() -> String {
 
 #[test]
 fn typescript_is_fresh() {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui/src/backend/types.gen.ts");
+    let file =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui/src/backend/types.gen.ts");
     let want = generated();
     if std::env::var_os("UPDATE_BINDINGS").is_some() {
         std::fs::create_dir_all(file.parent().expect("has a folder")).expect("writable");

@@ -121,14 +121,32 @@ pub struct SendMessage {
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ChatEvent {
     /// The messages are stored; `user` is `None` for a retry.
-    Accepted { user: Option<Message>, reply: Message, title: String },
+    Accepted {
+        user: Option<Message>,
+        reply: Message,
+        title: String,
+    },
     /// Reading the prompt; `done` includes `reused`. Tokens.
-    Prefill { done: u32, total: u32, reused: u32 },
+    Prefill {
+        done: u32,
+        total: u32,
+        reused: u32,
+    },
     /// Committed text to append (either may be empty), with the numbers after it.
-    Step { text: String, thought: String, live: LiveStats },
-    Finished { reason: FinishReason, stats: ReplyStats, live: Option<LiveStats> },
+    Step {
+        text: String,
+        thought: String,
+        live: LiveStats,
+    },
+    Finished {
+        reason: FinishReason,
+        stats: ReplyStats,
+        live: Option<LiveStats>,
+    },
     /// What was committed before stays.
-    Failed { error: WireError },
+    Failed {
+        error: WireError,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,14 +17,14 @@ mod settings;
 mod stats;
 
 pub use chat::{
-    Chat, ChatEvent, ChatRef, ChatSummary, FinishReason, Message, OpenLink, RenameChat, RetryMessage, Role, Search, SearchHit,
-    SendMessage,
+    Chat, ChatEvent, ChatRef, ChatSummary, FinishReason, Message, OpenLink, RenameChat,
+    RetryMessage, Role, Search, SearchHit, SendMessage,
 };
 pub use commands::{COMMANDS, Command};
 pub use error::{ErrorCode, WireError};
 pub use model::{
-    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadModel, LoadedModel, MemoryUse, ModelEntry, ModelSource,
-    ModuleQuant,
+    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadModel, LoadedModel, MemoryUse, ModelEntry,
+    ModelSource, ModuleQuant,
 };
 pub use options::{DraftMode, DraftRule, GenerationOptions, Sampling};
 pub use settings::{AppInfo, Notice, Settings, Theme};

@@ -140,8 +140,12 @@ pub enum LoadEvent {
         total: u64,
         what: String,
     },
-    Ready { model: Box<LoadedModel> },
+    Ready {
+        model: Box<LoadedModel>,
+    },
     /// The person cancelled; no model is loaded.
     Cancelled,
-    Failed { error: crate::WireError },
+    Failed {
+        error: crate::WireError,
+    },
 }

@@ -70,7 +70,11 @@ impl LayerCache {
         k.slice_set(keys, 0, self.used)?;
         v.slice_set(values, 0, self.used)?;
         self.used += rows;
-        Ok(Seen { keys: k.narrow(0, 0, self.used)?, values: v.narrow(0, 0, self.used)?, first_position: self.first })
+        Ok(Seen {
+            keys: k.narrow(0, 0, self.used)?,
+            values: v.narrow(0, 0, self.used)?,
+            first_position: self.first,
+        })
     }
 
     fn make_room(&mut self, rows: usize) -> Result<()> {
@@ -87,7 +91,9 @@ impl LayerCache {
         let capacity = match self.kind {
             CacheKind::Full => (self.used + rows).max(2 * self.capacity()).next_multiple_of(STEP),
             // Bounded: what is kept, what may pile up, and the new rows.
-            CacheKind::Sliding { window, slack } => (window + slack + STEP + rows).max(self.used + rows),
+            CacheKind::Sliding { window, slack } => {
+                (window + slack + STEP + rows).max(self.used + rows)
+            }
         };
         let fresh = || Tensor::zeros((capacity, self.width), DType::F32, &Device::Cpu);
         let (k, v) = (fresh()?, fresh()?);

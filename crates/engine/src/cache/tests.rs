@@ -54,9 +54,16 @@ fn compare_with_a_vector(kind: CacheKind, ops: &[Op]) {
                 assert_eq!(seen.first_position + keys.len(), plain.len());
                 for query in first_new..plain.len() {
                     let oldest = (query + 1).saturating_sub(window);
-                    assert!(seen.first_position <= oldest, "a row of the window of {query} is gone");
+                    assert!(
+                        seen.first_position <= oldest,
+                        "a row of the window of {query} is gone"
+                    );
                     for p in oldest..=query {
-                        assert_eq!(keys[p - seen.first_position], plain[p], "position {p} seen by {query}");
+                        assert_eq!(
+                            keys[p - seen.first_position],
+                            plain[p],
+                            "position {p} seen by {query}"
+                        );
                     }
                 }
             }
@@ -73,7 +80,10 @@ fn compare_with_a_vector(kind: CacheKind, ops: &[Op]) {
         }
         assert_eq!(cache.len(), plain.len());
         if let CacheKind::Sliding { window, slack } = kind {
-            assert!(cache.n_bytes() <= 2 * 4 * WIDTH * (window + slack + 2 * STEP + 2 * longest), "not bounded");
+            assert!(
+                cache.n_bytes() <= 2 * 4 * WIDTH * (window + slack + 2 * STEP + 2 * longest),
+                "not bounded"
+            );
         }
     }
 }
@@ -93,7 +103,20 @@ proptest! {
 #[test]
 fn several_rows_across_the_window_edge_all_see_their_window() {
     let kind = CacheKind::Sliding { window: 4, slack: 2 };
-    compare_with_a_vector(kind, &[Op::Append(6), Op::Append(2), Op::Rewind(2), Op::Append(2), Op::Append(7), Op::Append(300), Op::Append(3), Op::Rewind(2), Op::Append(5)]);
+    compare_with_a_vector(
+        kind,
+        &[
+            Op::Append(6),
+            Op::Append(2),
+            Op::Rewind(2),
+            Op::Append(2),
+            Op::Append(7),
+            Op::Append(300),
+            Op::Append(3),
+            Op::Rewind(2),
+            Op::Append(5),
+        ],
+    );
 }
 
 #[test]

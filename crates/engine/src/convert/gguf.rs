@@ -33,17 +33,23 @@ const LAYER_NAMES: &[(&str, &str)] = &[
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
-const TOP_NAMES: &[(&str, &str)] = &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+const TOP_NAMES: &[(&str, &str)] =
+    &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 /// Settings of the head's `config.json` that the trunk's cannot know.
 const HEAD_KEYS: [&str; 2] = ["num_nextn_predict_layers", "trunk"];
 const HEAD_PREFIXES: [&str; 2] = ["mtp_", "draft_vocab_"];
-const HEAD_FILES: [&str; 3] = ["mtp.safetensors", "draft_vocab.safetensors", "generation_config.json"];
+const HEAD_FILES: [&str; 3] =
+    ["mtp.safetensors", "draft_vocab.safetensors", "generation_config.json"];
 
 fn our_name(gguf: &str) -> Option<String> {
-    let find = |table: &[(&str, &str)], name: &str| table.iter().find(|(from, _)| *from == name).map(|(_, to)| (*to).to_owned());
+    let find = |table: &[(&str, &str)], name: &str| {
+        table.iter().find(|(from, _)| *from == name).map(|(_, to)| (*to).to_owned())
+    };
     let (stem, suffix) = gguf.rsplit_once('.')?;
     let name = match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, part)) => format!("model.layers.{}.{}", layer.parse::<usize>().ok()?, find(LAYER_NAMES, part)?),
+        Some((layer, part)) => {
+            format!("model.layers.{}.{}", layer.parse::<usize>().ok()?, find(LAYER_NAMES, part)?)
+        }
         None => find(TOP_NAMES, stem)?,
     };
     Some(format!("{name}.{suffix}"))
@@ -111,7 +117,10 @@ impl Metadata<'_> {
             pad: id("padding_token_id"),
             unk: id("unknown_token_id"),
             chat_template: self.text("tokenizer.chat_template"),
-            add_bos: matches!(self.values.get("tokenizer.ggml.add_bos_token"), Some(Value::Bool(true))),
+            add_bos: matches!(
+                self.values.get("tokenizer.ggml.add_bos_token"),
+                Some(Value::Bool(true))
+            ),
         })
     }
 }
@@ -141,19 +150,29 @@ impl View for &Tensor {
 ///
 /// `progress(done, total)` counts tensors. Architectures other than `llama` and block formats other than Q4_0, Q4_1, Q8_0
 /// and plain floats are refused by name.
-pub fn convert_gguf(source: &Path, target: &Path, head: Option<&Path>, mut progress: impl FnMut(usize, usize)) -> Result<Written> {
+pub fn convert_gguf(
+    source: &Path,
+    target: &Path,
+    head: Option<&Path>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Written> {
     let map = map_file(source)?;
     let raw = map.as_slice();
-    let content = Content::read(&mut std::io::Cursor::new(raw))
-        .map_err(|e| EngineError::Corrupt { file: source.to_owned(), why: format!("it is not a readable GGUF file ({e})") })?;
+    let content =
+        Content::read(&mut std::io::Cursor::new(raw)).map_err(|e| EngineError::Corrupt {
+            file: source.to_owned(),
+            why: format!("it is not a readable GGUF file ({e})"),
+        })?;
     let meta = Metadata { values: &content.metadata, file: source };
     let arch = meta.text("general.architecture").unwrap_or_default();
     if arch != "llama" {
         return Err(EngineError::UnsupportedModel { model_type: arch });
     }
-    let (heads, hidden) = (meta.need("llama.attention.head_count")?, meta.need("llama.embedding_length")?);
+    let (heads, hidden) =
+        (meta.need("llama.attention.head_count")?, meta.need("llama.embedding_length")?);
     let kv_heads = meta.number("llama.attention.head_count_kv").map_or(heads, |v| v as usize);
-    let head_dim = meta.number("llama.attention.key_length").map_or(hidden / heads.max(1), |v| v as usize);
+    let head_dim =
+        meta.number("llama.attention.key_length").map_or(hidden / heads.max(1), |v| v as usize);
 
     let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();
     let mut modules: BTreeMap<String, usize> = BTreeMap::new();
@@ -161,42 +180,63 @@ pub fn convert_gguf(source: &Path, target: &Path, head: Option<&Path>, mut progr
     let total = content.tensor_infos.len();
     for (done, (gguf_name, info)) in content.tensor_infos.iter().enumerate() {
         progress(done, total);
-        let name = our_name(gguf_name)
-            .ok_or_else(|| EngineError::UnsupportedFormat { name: gguf_name.clone(), format: "a tensor of another layout".to_owned() })?;
-        let unsupported = |format: String| EngineError::UnsupportedFormat { name: gguf_name.clone(), format };
-        let (block_bytes, block_len) = block(info.ggml_dtype).ok_or_else(|| unsupported(format!("{:?}", info.ggml_dtype)))?;
+        let name = our_name(gguf_name).ok_or_else(|| EngineError::UnsupportedFormat {
+            name: gguf_name.clone(),
+            format: "a tensor of another layout".to_owned(),
+        })?;
+        let unsupported =
+            |format: String| EngineError::UnsupportedFormat { name: gguf_name.clone(), format };
+        let (block_bytes, block_len) =
+            block(info.ggml_dtype).ok_or_else(|| unsupported(format!("{:?}", info.ggml_dtype)))?;
         let shape = info.shape.dims().to_vec();
         let k = *shape.last().unwrap_or(&1);
         let count: usize = shape.iter().product();
         let at = usize::try_from(content.tensor_data_offset + info.offset).unwrap_or(usize::MAX);
         let size = count / block_len * block_bytes;
         let data = at.checked_add(size).and_then(|end| raw.get(at..end));
-        let data = data.ok_or_else(|| meta.corrupt(format!("it was cut off inside {gguf_name}")))?;
+        let data =
+            data.ok_or_else(|| meta.corrupt(format!("it was cut off inside {gguf_name}")))?;
         if k % block_len != 0 {
             return Err(unsupported(format!("{:?} over rows of {k}", info.ggml_dtype)));
         }
         let rotary = [("q_proj.weight", heads), ("k_proj.weight", kv_heads)];
-        let turned = rotary.iter().find(|(suffix, _)| name.ends_with(suffix)).map(|(_, heads)| *heads);
+        let turned =
+            rotary.iter().find(|(suffix, _)| name.ends_with(suffix)).map(|(_, heads)| *heads);
         let data: Cow<'_, [u8]> = match turned {
             Some(heads) if shape.len() == 2 && shape[0] == heads * head_dim => {
                 Cow::Owned(unpermute(data, k / block_len * block_bytes, heads, head_dim))
             }
-            Some(_) => return Err(meta.corrupt(format!("{gguf_name} does not have {head_dim} rows a head"))),
+            Some(_) => {
+                return Err(
+                    meta.corrupt(format!("{gguf_name} does not have {head_dim} rows a head"))
+                );
+            }
             None => Cow::Borrowed(data),
         };
-        let repacked = repack(info.ggml_dtype, &data).ok_or_else(|| unsupported("blocks whose bias f16 cannot hold".to_owned()))?;
+        let repacked = repack(info.ggml_dtype, &data)
+            .ok_or_else(|| unsupported("blocks whose bias f16 cannot hold".to_owned()))?;
         match repacked {
             Repacked::Plain(dtype, data) => {
-                *by_storage.entry(format!("{dtype:?}").to_lowercase()).or_default() += data.len() as u64;
+                *by_storage.entry(format!("{dtype:?}").to_lowercase()).or_default() +=
+                    data.len() as u64;
                 tensors.insert(name, Tensor { dtype, shape, data });
             }
             Repacked::Affine { bits, codes, scales, biases } => {
                 let module = name.trim_end_matches(".weight").to_owned();
-                *by_storage.entry(format!("{bits}-bit g32")).or_default() += (codes.len() + scales.len() + biases.len()) as u64;
-                let of = |columns: usize| shape[..shape.len() - 1].iter().copied().chain([columns]).collect::<Vec<_>>();
-                tensors.insert(name, Tensor { dtype: Dtype::U32, shape: of(k * bits / 32), data: codes });
+                *by_storage.entry(format!("{bits}-bit g32")).or_default() +=
+                    (codes.len() + scales.len() + biases.len()) as u64;
+                let of = |columns: usize| {
+                    shape[..shape.len() - 1].iter().copied().chain([columns]).collect::<Vec<_>>()
+                };
+                tensors.insert(
+                    name,
+                    Tensor { dtype: Dtype::U32, shape: of(k * bits / 32), data: codes },
+                );
                 for (part, data) in [("scales", scales), ("biases", biases)] {
-                    tensors.insert(format!("{module}.{part}"), Tensor { dtype: Dtype::F16, shape: of(k / 32), data });
+                    tensors.insert(
+                        format!("{module}.{part}"),
+                        Tensor { dtype: Dtype::F16, shape: of(k / 32), data },
+                    );
                 }
                 modules.insert(module, bits);
             }
@@ -208,7 +248,9 @@ pub fn convert_gguf(source: &Path, target: &Path, head: Option<&Path>, mut progr
     let file = target.join("model.safetensors");
     let metadata = HashMap::from([("format".to_owned(), "mlx".to_owned())]);
     safetensors::serialize_to_file(tensors.iter(), Some(metadata), &file).map_err(|e| match e {
-        safetensors::SafeTensorError::IoError(source) => EngineError::Io { path: file.clone(), source },
+        safetensors::SafeTensorError::IoError(source) => {
+            EngineError::Io { path: file.clone(), source }
+        }
         e => EngineError::Corrupt { file: file.clone(), why: e.to_string() },
     })?;
     meta.tokenizer()?.write_hf_files(target)?;
@@ -263,12 +305,19 @@ fn config(
 }
 
 /// Writes `config.json`, completed by the head's settings, and copies the head's files.
-fn write_config(target: &Path, mut config: Map<String, serde_json::Value>, head: Option<&Path>) -> Result<()> {
+fn write_config(
+    target: &Path,
+    mut config: Map<String, serde_json::Value>,
+    head: Option<&Path>,
+) -> Result<()> {
     if let Some(head) = head {
         let file = head.join("config.json");
-        let settings = crate::weights::read_json(&file)?.ok_or(EngineError::FileMissing { file })?;
+        let settings =
+            crate::weights::read_json(&file)?.ok_or(EngineError::FileMissing { file })?;
         for (key, value) in settings.as_object().into_iter().flatten() {
-            if HEAD_KEYS.contains(&key.as_str()) || HEAD_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+            if HEAD_KEYS.contains(&key.as_str())
+                || HEAD_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+            {
                 config.insert(key.clone(), value.clone());
             }
         }

@@ -93,14 +93,20 @@ mod tests {
     #[test]
     fn repacked_blocks_are_candles_own_dequantisation() {
         for dtype in [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q8_0] {
-            let values: Vec<f32> = (0..8 * 96).map(|i| ((i * 37 % 211) as f32 - 100.0) / 31.0).collect();
+            let values: Vec<f32> =
+                (0..8 * 96).map(|i| ((i * 37 % 211) as f32 - 100.0) / 31.0).collect();
             let x = Tensor::from_vec(values, (8, 96), &Device::Cpu).expect("the shape fits");
             let q = QTensor::quantize(&x, dtype).expect("quantises");
-            let want = q.dequantize(&Device::Cpu).and_then(|t| t.to_vec2::<f32>()).expect("dequantises");
+            let want =
+                q.dequantize(&Device::Cpu).and_then(|t| t.to_vec2::<f32>()).expect("dequantises");
             let raw = q.data().expect("its bytes");
-            let Some(Repacked::Affine { bits, codes, scales, biases }) = repack(dtype, &raw) else { panic!("{dtype:?}") };
+            let Some(Repacked::Affine { bits, codes, scales, biases }) = repack(dtype, &raw) else {
+                panic!("{dtype:?}")
+            };
             let b = Bytes::from_vec;
-            let w = Affine::new(b(codes), b(scales), b(biases), FloatType::F16, (bits, 32), (8, 96)).expect("sizes fit");
+            let w =
+                Affine::new(b(codes), b(scales), b(biases), FloatType::F16, (bits, 32), (8, 96))
+                    .expect("sizes fit");
             for (row, want) in want.iter().enumerate() {
                 let mut got = vec![0f32; 96];
                 w.dequantise_row(row, &mut got);

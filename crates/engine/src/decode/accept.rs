@@ -46,11 +46,17 @@ pub fn residual(p: &Distribution, q: &Distribution) -> Option<Distribution> {
     }
     let total: f64 = rest.iter().sum();
     // Below f32 rounding of p and q the difference is noise, not a residual.
-    (total > 1e-7).then(|| Distribution::new(ids, rest.into_iter().map(|v| (v / total) as f32).collect()))
+    (total > 1e-7)
+        .then(|| Distribution::new(ids, rest.into_iter().map(|v| (v / total) as f32).collect()))
 }
 
 /// `uniform` gives numbers in [0, 1).
-pub fn judge(draft: &Draft, p: &Distribution, rule: Rule, uniform: &mut dyn FnMut() -> f64) -> Verdict {
+pub fn judge(
+    draft: &Draft,
+    p: &Distribution,
+    rule: Rule,
+    uniform: &mut dyn FnMut() -> f64,
+) -> Verdict {
     match rule {
         Rule::Residual => {
             if uniform() < accept_probability(draft.token, p, &draft.q) {

@@ -83,7 +83,8 @@ impl Sequence {
 
     /// Bytes the caches hold now.
     pub fn n_bytes(&self) -> usize {
-        let head = self.head.iter().flat_map(|head| &head.caches).map(Cache::n_bytes).sum::<usize>();
+        let head =
+            self.head.iter().flat_map(|head| &head.caches).map(Cache::n_bytes).sum::<usize>();
         self.trunk.n_bytes() + head
     }
 
@@ -167,12 +168,19 @@ impl Sequence {
     }
 
     /// Keeps the trunk's hidden rows for the head.
-    fn take_hidden(&mut self, first: usize, hidden: &Tensor, normed: Option<&Tensor>) -> Result<()> {
+    fn take_hidden(
+        &mut self,
+        first: usize,
+        hidden: &Tensor,
+        normed: Option<&Tensor>,
+    ) -> Result<()> {
         let (Some(head), Some(state)) = (&self.model.head, &mut self.head) else { return Ok(()) };
         match (head.feed(), normed) {
             (HeadFeed::PreNorm, _) => state.feeds[0].put(first, hidden),
             (HeadFeed::PostNorm, Some(normed)) => state.feeds[0].put(first, normed),
-            (HeadFeed::PostNorm, None) => state.feeds[0].put(first, &self.model.trunk.norm(hidden)?),
+            (HeadFeed::PostNorm, None) => {
+                state.feeds[0].put(first, &self.model.trunk.norm(hidden)?)
+            }
         }
     }
 
@@ -188,7 +196,13 @@ impl Sequence {
     /// One cycle: drafts up to `depth` tokens, verifies them in one pass of the trunk, commits what stands.
     ///
     /// Prefill must be over. Commits 1..=depth+1 tokens; the depth is cut so that the context is never exceeded.
-    pub fn step(&mut self, depth: usize, settings: &SamplerSettings, rule: Rule, probe: &mut dyn Probe) -> Result<Step> {
+    pub fn step(
+        &mut self,
+        depth: usize,
+        settings: &SamplerSettings,
+        rule: Rule,
+        probe: &mut dyn Probe,
+    ) -> Result<Step> {
         let context = self.model.trunk.shape().context;
         if self.tokens.len() >= context {
             return Err(EngineError::ContextFull { prompt: self.tokens.len(), context });
@@ -197,7 +211,13 @@ impl Sequence {
         self.guarded(|s| s.cycle(depth, settings, rule, probe))
     }
 
-    fn cycle(&mut self, depth: usize, settings: &SamplerSettings, rule: Rule, probe: &mut dyn Probe) -> Result<Step> {
+    fn cycle(
+        &mut self,
+        depth: usize,
+        settings: &SamplerSettings,
+        rule: Rule,
+        probe: &mut dyn Probe,
+    ) -> Result<Step> {
         probe.enter(Phase::Draft);
         let drafts = self.draft(depth, settings)?;
 
@@ -212,7 +232,8 @@ impl Sequence {
         probe.enter(Phase::Sample);
         let vocab = self.model.trunk.shape().vocab;
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;
-        let (accepted, next) = self.verdict(&drafts, logits.chunks(vocab), committed, settings, rule)?;
+        let (accepted, next) =
+            self.verdict(&drafts, logits.chunks(vocab), committed, settings, rule)?;
 
         probe.enter(Phase::Other);
         self.tokens.truncate(committed + accepted);
@@ -220,7 +241,12 @@ impl Sequence {
         self.trunk.rewind(base + 1 + accepted);
         let kept = |t: &Tensor| t.narrow(0, 0, accepted + 1);
         self.take_hidden(base, &kept(&hidden)?, Some(&kept(&normed)?))?;
-        if self.head.as_ref().is_some_and(|head| head.feeds.iter().zip(&head.caches).any(|(feed, cache)| feed.end() > cache.len() + WAITING)) {
+        if self.head.as_ref().is_some_and(|head| {
+            head.feeds
+                .iter()
+                .zip(&head.caches)
+                .any(|(feed, cache)| feed.end() > cache.len() + WAITING)
+        }) {
             self.catch_up()?;
         }
         Ok(Step { tokens: self.tokens[committed..].to_vec(), drafted: drafts.len(), accepted })
@@ -252,7 +278,9 @@ impl Sequence {
 
     /// Guesses up to `depth` tokens. They live in `tokens` only inside this function.
     fn draft(&mut self, depth: usize, settings: &SamplerSettings) -> Result<Vec<Draft>> {
-        let (Some(head), Some(state)) = (&self.model.head, &mut self.head) else { return Ok(Vec::new()) };
+        let (Some(head), Some(state)) = (&self.model.head, &mut self.head) else {
+            return Ok(Vec::new());
+        };
         let committed = self.tokens.len();
         // The very first token of a text has no row the head could start from.
         if depth == 0 || self.trunk.is_empty() {
@@ -267,7 +295,12 @@ impl Sequence {
                 // Past the last level, that level goes on at the next row from its own output.
                 Some(ref own) if d >= levels => {
                     let own = own.narrow(0, own.dims()[0] - 1, 1)?;
-                    head.forward(level, &self.tokens[self.tokens.len() - 1..], &own, &mut state.caches[level])?
+                    head.forward(
+                        level,
+                        &self.tokens[self.tokens.len() - 1..],
+                        &own,
+                        &mut state.caches[level],
+                    )?
                 }
                 _ => match feed_level(&**head, state, level, &self.tokens)? {
                     Some(out) => out,
@@ -303,7 +336,8 @@ impl Sequence {
                 break;
             }
             let input = carried.narrow(0, 0, rows)?.force_contiguous()?;
-            carried = head.forward(level, &tokens[1 + level..], &input, &mut head.new_cache(level))?;
+            carried =
+                head.forward(level, &tokens[1 + level..], &input, &mut head.new_cache(level))?;
             out.push(carried.clone());
         }
         Ok(out)
@@ -311,14 +345,24 @@ impl Sequence {
 }
 
 /// Feeds `level` every row it has not had and whose token is known; its output becomes the next level's feed. `None` = no such row.
-fn feed_level(head: &dyn MtpHead, state: &mut HeadState, level: usize, tokens: &[u32]) -> Result<Option<Tensor>> {
+fn feed_level(
+    head: &dyn MtpHead,
+    state: &mut HeadState,
+    level: usize,
+    tokens: &[u32],
+) -> Result<Option<Tensor>> {
     let first = state.caches[level].len();
     let end = tokens.len().saturating_sub(1 + level).min(state.feeds[level].end());
     if first >= end {
         return Ok(None);
     }
     let hidden = state.feeds[level].get(first, end)?;
-    let out = head.forward(level, &tokens[first + 1 + level..end + 1 + level], &hidden, &mut state.caches[level])?;
+    let out = head.forward(
+        level,
+        &tokens[first + 1 + level..end + 1 + level],
+        &hidden,
+        &mut state.caches[level],
+    )?;
     if let Some(next) = state.feeds.get_mut(level + 1) {
         next.put(first, &out)?;
     }

@@ -110,7 +110,12 @@ impl DepthController {
         let (plain, cycle_ms) = (self.cost[0].get()?, self.cycle_ms(depth)?);
         let tokens_per_cycle = self.tokens_per_cycle(depth);
         let ratio = cycle_ms / plain;
-        Some(Estimate { tokens_per_cycle, cycle_ms, speedup: tokens_per_cycle / ratio, break_even: break_even(depth, ratio) })
+        Some(Estimate {
+            tokens_per_cycle,
+            cycle_ms,
+            speedup: tokens_per_cycle / ratio,
+            break_even: break_even(depth, ratio),
+        })
     }
 
     /// Auto found drafting not worth it.
@@ -150,11 +155,16 @@ impl DepthController {
             }
             return 0;
         }
-        if best < limit && self.cost[best + 1].n < FIRST_LOOK && self.rate(best + 1) > self.rate(best) * MARGIN {
+        if best < limit
+            && self.cost[best + 1].n < FIRST_LOOK
+            && self.rate(best + 1) > self.rate(best) * MARGIN
+        {
             return self.look_at(best + 1);
         }
         // Neighbours and plain decoding are looked at again now and then: the text and the machine change.
-        let stale = [best + 1, best - 1, 0].into_iter().find(|d| *d <= limit && self.cost[*d].n > 0 && self.since[*d] > STALE);
+        let stale = [best + 1, best - 1, 0]
+            .into_iter()
+            .find(|d| *d <= limit && self.cost[*d].n > 0 && self.since[*d] > STALE);
         stale.unwrap_or(best)
     }
 
@@ -186,7 +196,11 @@ mod tests {
     use super::*;
 
     /// Runs the controller against a machine with known costs and acceptance; returns the share of cycles at each depth.
-    fn simulate(cost: impl Fn(usize) -> f64, acceptance: f64, cycles: usize) -> ([usize; MAX_DEPTH + 1], DepthController) {
+    fn simulate(
+        cost: impl Fn(usize) -> f64,
+        acceptance: f64,
+        cycles: usize,
+    ) -> ([usize; MAX_DEPTH + 1], DepthController) {
         let mut c = DepthController::default();
         let mut rng = fastrand::Rng::with_seed(5);
         let mut counts = [0; MAX_DEPTH + 1];
@@ -209,7 +223,8 @@ mod tests {
         };
         for a in [0.5, 0.7, 0.85] {
             let (counts, _) = simulate(cost, a, 3000);
-            let near: usize = (best(a).saturating_sub(1)..=(best(a) + 1).min(MAX_DEPTH)).map(|d| counts[d]).sum();
+            let near: usize =
+                (best(a).saturating_sub(1)..=(best(a) + 1).min(MAX_DEPTH)).map(|d| counts[d]).sum();
             assert!(near > 2400, "best {} for acceptance {a}, spent {counts:?}", best(a));
         }
     }
@@ -231,7 +246,10 @@ mod tests {
             c.record(1, 0, 12.0);
         }
         let e = c.estimate(1).expect("both are known");
-        assert!((e.tokens_per_cycle - 1.5).abs() < 0.1 && (e.speedup - 1.5 / 1.2).abs() < 0.1, "{e:?}");
+        assert!(
+            (e.tokens_per_cycle - 1.5).abs() < 0.1 && (e.speedup - 1.5 / 1.2).abs() < 0.1,
+            "{e:?}"
+        );
         assert!((e.break_even - 0.2).abs() < 1e-3);
         assert!(DepthController::default().estimate(1).is_none());
     }

@@ -31,8 +31,13 @@ impl Rows {
     /// Rows `from..to`, which must be there.
     pub fn get(&self, from: usize, to: usize) -> Result<Tensor> {
         match &self.data {
-            Some(data) if from >= self.base && to <= self.end() && from < to => Ok(data.narrow(0, from - self.base, to - from)?),
-            _ => Err(candle_core::Error::Msg(format!("hidden rows {from}..{to} are not kept")).into()),
+            Some(data) if from >= self.base && to <= self.end() && from < to => {
+                Ok(data.narrow(0, from - self.base, to - from)?)
+            }
+            _ => {
+                Err(candle_core::Error::Msg(format!("hidden rows {from}..{to} are not kept"))
+                    .into())
+            }
         }
     }
 
@@ -53,7 +58,11 @@ impl Rows {
         {
             let gone = first.saturating_sub(self.base);
             // A narrowed tensor would keep the memory of all rows before it.
-            self.data = Some(if gone > 0 { data.narrow(0, gone, data.dims()[0] - gone)?.force_contiguous()? } else { data });
+            self.data = Some(if gone > 0 {
+                data.narrow(0, gone, data.dims()[0] - gone)?.force_contiguous()?
+            } else {
+                data
+            });
             self.base += gone;
         }
         Ok(())

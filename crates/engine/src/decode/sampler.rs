@@ -53,9 +53,24 @@ impl SamplerSettings {
             ("temperature", s.temperature, (0.0..=100.0).contains(&s.temperature), "0 to 100"),
             ("top-p", s.top_p, s.top_p > 0.0 && s.top_p <= 1.0, "above 0 and at most 1"),
             ("min-p", s.min_p, (0.0..1.0).contains(&s.min_p), "0 or more and below 1"),
-            ("repetition penalty", s.repetition_penalty, s.repetition_penalty > 0.0 && s.repetition_penalty <= 100.0, "above 0 and at most 100"),
-            ("presence penalty", s.presence_penalty, s.presence_penalty.abs() <= 100.0, "-100 to 100"),
-            ("frequency penalty", s.frequency_penalty, s.frequency_penalty.abs() <= 100.0, "-100 to 100"),
+            (
+                "repetition penalty",
+                s.repetition_penalty,
+                s.repetition_penalty > 0.0 && s.repetition_penalty <= 100.0,
+                "above 0 and at most 100",
+            ),
+            (
+                "presence penalty",
+                s.presence_penalty,
+                s.presence_penalty.abs() <= 100.0,
+                "-100 to 100",
+            ),
+            (
+                "frequency penalty",
+                s.frequency_penalty,
+                s.frequency_penalty.abs() <= 100.0,
+                "-100 to 100",
+            ),
         ];
         for (name, value, ok, allowed) in rules {
             if !ok {
@@ -66,12 +81,19 @@ impl SamplerSettings {
     }
 
     fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
     }
 
     /// The law of the next token. `ids` (ascending) names the tokens the logits stand for; `None` = 0, 1, 2, ...
     /// `history` = all tokens before, prompt included. Errors on logits that are not finite.
-    pub fn distribution(&self, logits: &[f32], ids: Option<&[u32]>, history: &[u32]) -> Result<Distribution> {
+    pub fn distribution(
+        &self,
+        logits: &[f32],
+        ids: Option<&[u32]>,
+        history: &[u32],
+    ) -> Result<Distribution> {
         if logits.is_empty() || logits.iter().any(|v| !v.is_finite()) {
             return Err(EngineError::NotFinite);
         }
@@ -92,7 +114,10 @@ impl SamplerSettings {
         };
         kept.sort_unstable();
         let chosen: Vec<f32> = kept.iter().map(|at| logits[*at]).collect();
-        Ok(Distribution::new(kept.into_iter().map(id).collect(), kernels::softmax(&chosen, self.temperature)))
+        Ok(Distribution::new(
+            kept.into_iter().map(id).collect(),
+            kernels::softmax(&chosen, self.temperature),
+        ))
     }
 
     fn penalise(&self, logits: &[f32], ids: Option<&[u32]>, history: &[u32]) -> Vec<f32> {
@@ -102,7 +127,11 @@ impl SamplerSettings {
         for run in recent.chunk_by(|a, b| a == b) {
             let at = ids.map_or(Some(run[0] as usize), |ids| ids.binary_search(&run[0]).ok());
             let Some(logit) = at.and_then(|at| out.get_mut(at)) else { continue };
-            *logit = if *logit < 0.0 { *logit * self.repetition_penalty } else { *logit / self.repetition_penalty };
+            *logit = if *logit < 0.0 {
+                *logit * self.repetition_penalty
+            } else {
+                *logit / self.repetition_penalty
+            };
             *logit -= self.presence_penalty + self.frequency_penalty * run.len() as f32;
         }
         out
@@ -149,11 +178,13 @@ impl SamplerSettings {
 /// How many of the best are needed to reach `top_p`; `None` when all together do not.
 fn nucleus(best_first: &[usize], probs: &[f32], top_p: f32) -> Option<usize> {
     let mut sum = 0.0;
-    best_first.iter().position(|at| {
-        sum += f64::from(probs[*at]);
-        sum >= f64::from(top_p)
-    })
-    .map(|at| at + 1)
+    best_first
+        .iter()
+        .position(|at| {
+            sum += f64::from(probs[*at]);
+            sum >= f64::from(top_p)
+        })
+        .map(|at| at + 1)
 }
 
 /// The lowest index of the largest value.

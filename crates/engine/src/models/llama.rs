@@ -10,7 +10,9 @@
 
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, tally};
 use crate::cache::{Cache, CacheKind, LayerCache};
-use crate::nn::{Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec};
+use crate::nn::{
+    Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
+};
 use crate::weights::{Checkpoint, Shard, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -20,7 +22,8 @@ use serde_json::Value;
 /// Chosen when the head was trained: its stream and the trunk's play the same part (starter-head README, "Wiring").
 const FEED: HeadFeed = HeadFeed::PreNorm;
 /// The head's tensors besides its decoder layer.
-const HEAD_PARTS: [&str; 4] = ["enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"];
+const HEAD_PARTS: [&str; 4] =
+    ["enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"];
 
 #[derive(Debug, Deserialize)]
 struct Config {
@@ -55,9 +58,11 @@ fn unsupported(key: &str, value: impl std::fmt::Display) -> EngineError {
 
 impl Config {
     fn read(checkpoint: &Checkpoint) -> Result<Self> {
-        let config: Self = serde_json::from_value(checkpoint.config.clone()).map_err(|e| EngineError::Corrupt {
-            file: checkpoint.folder.join("config.json"),
-            why: format!("a setting is missing or of the wrong kind ({e})"),
+        let config: Self = serde_json::from_value(checkpoint.config.clone()).map_err(|e| {
+            EngineError::Corrupt {
+                file: checkpoint.folder.join("config.json"),
+                why: format!("a setting is missing or of the wrong kind ({e})"),
+            }
         })?;
         let act = config.hidden_act.as_deref().unwrap_or("silu");
         if act != "silu" {
@@ -97,15 +102,26 @@ impl Config {
 
     fn attention(&self) -> AttentionSpec {
         let window = self.sliding_window.filter(|_| self.use_sliding_window == Some(true));
-        AttentionSpec { n_heads: self.num_attention_heads, n_kv_heads: self.n_kv_heads(), head_dim: self.head_dim(), window }
+        AttentionSpec {
+            n_heads: self.num_attention_heads,
+            n_kv_heads: self.n_kv_heads(),
+            head_dim: self.head_dim(),
+            window,
+        }
     }
 
     /// Both spellings: `rope_theta` + `rope_scaling`, or `rope_parameters` with everything.
     fn rope(&self) -> Result<RopeSpec> {
-        let table = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).filter(|v| v.is_object());
+        let table =
+            self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).filter(|v| v.is_object());
         let number = |key: &str| table.and_then(|t| t.get(key)).and_then(Value::as_f64);
-        let need = |key: &str| number(key).ok_or_else(|| unsupported(&format!("rope_scaling.{key}"), "missing"));
-        let kind = table.and_then(|t| t.get("rope_type").or(t.get("type"))).and_then(Value::as_str).unwrap_or("default");
+        let need = |key: &str| {
+            number(key).ok_or_else(|| unsupported(&format!("rope_scaling.{key}"), "missing"))
+        };
+        let kind = table
+            .and_then(|t| t.get("rope_type").or(t.get("type")))
+            .and_then(Value::as_str)
+            .unwrap_or("default");
         let scaling = match kind {
             "default" => None,
             "linear" => Some(RopeScaling::Linear { factor: need("factor")? }),
@@ -132,13 +148,21 @@ struct Block {
 impl Block {
     fn load(w: &Weights<'_>, c: &Config, rope: &Rope) -> Result<Self> {
         let spec = c.attention();
-        let (h, q_width, kv_width) = (c.hidden_size, spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim);
+        let (h, q_width, kv_width) =
+            (c.hidden_size, spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim);
         let (a, m) = (w.at("self_attn"), w.at("mlp"));
         // qwen2 always has biases here, the others when the config says so.
         let bias = c.attention_bias.unwrap_or(c.model_type == "qwen2");
-        let project = |name, n| if bias { a.linear_with_bias(name, n, h) } else { a.linear(name, n, h) };
-        let head_norm = |name| (c.model_type == "qwen3").then(|| a.norm(name, spec.head_dim, c.eps())).transpose();
-        let o = if bias && a.has("o_proj.bias") { a.linear_with_bias("o_proj", h, q_width)? } else { a.linear("o_proj", h, q_width)? };
+        let project =
+            |name, n| if bias { a.linear_with_bias(name, n, h) } else { a.linear(name, n, h) };
+        let head_norm = |name| {
+            (c.model_type == "qwen3").then(|| a.norm(name, spec.head_dim, c.eps())).transpose()
+        };
+        let o = if bias && a.has("o_proj.bias") {
+            a.linear_with_bias("o_proj", h, q_width)?
+        } else {
+            a.linear("o_proj", h, q_width)?
+        };
         Ok(Self {
             input_layernorm: w.norm("input_layernorm", h, c.eps())?,
             self_attn: Attention {
@@ -177,9 +201,14 @@ impl Block {
 
     fn modules(&self) -> Vec<(&'static str, String, u64, u64)> {
         let a = &self.self_attn;
-        let mut out: Vec<_> = [&a.q, &a.k, &a.v, &a.o].into_iter().map(|l| module("attention", l)).collect();
-        out.extend([&self.mlp.gate, &self.mlp.up, &self.mlp.down].into_iter().map(|l| module("mlp", l)));
-        out.extend([&self.input_layernorm, &self.post_attention_layernorm].into_iter().map(norm_module));
+        let mut out: Vec<_> =
+            [&a.q, &a.k, &a.v, &a.o].into_iter().map(|l| module("attention", l)).collect();
+        out.extend(
+            [&self.mlp.gate, &self.mlp.up, &self.mlp.down].into_iter().map(|l| module("mlp", l)),
+        );
+        out.extend(
+            [&self.input_layernorm, &self.post_attention_layernorm].into_iter().map(norm_module),
+        );
         out
     }
 }
@@ -253,7 +282,13 @@ impl MtpHead for NextnHead {
         Cache::new(vec![self.layer.new_cache()])
     }
 
-    fn forward(&self, _level: usize, next_tokens: &[u32], hidden: &Tensor, cache: &mut Cache) -> Result<Tensor> {
+    fn forward(
+        &self,
+        _level: usize,
+        next_tokens: &[u32],
+        hidden: &Tensor,
+        cache: &mut Cache,
+    ) -> Result<Tensor> {
         let embed = self.enorm.forward(&self.embed_tokens.forward(next_tokens)?)?;
         let x = Tensor::cat(&[embed, self.hnorm.forward(hidden)?], 1)?;
         self.layer.forward(&self.eh_proj.forward(&x)?, &mut cache.layers[0])
@@ -284,11 +319,17 @@ fn draft_vocab(checkpoint: &Checkpoint, c: &Config) -> Result<Option<Vec<u32>>> 
         return Err(corrupt("draft_vocab_file must be a plain file name"));
     }
     let shard = Shard::open(&file)?;
-    let ids = shard.integers("draft_vocab_ids").ok_or_else(|| corrupt("it holds no int32 list draft_vocab_ids"))?;
-    let mut ids: Vec<u32> = ids.iter().copied().take(c.draft_vocab_size_suggested.unwrap_or(usize::MAX)).collect();
+    let ids = shard
+        .integers("draft_vocab_ids")
+        .ok_or_else(|| corrupt("it holds no int32 list draft_vocab_ids"))?;
+    let mut ids: Vec<u32> =
+        ids.iter().copied().take(c.draft_vocab_size_suggested.unwrap_or(usize::MAX)).collect();
     // Ascending, as the sampler wants them; the file is ordered by frequency.
     ids.sort_unstable();
-    if ids.is_empty() || ids.windows(2).any(|w| w[0] == w[1]) || ids.iter().any(|id| *id as usize >= c.vocab_size) {
+    if ids.is_empty()
+        || ids.windows(2).any(|w| w[0] == w[1])
+        || ids.iter().any(|id| *id as usize >= c.vocab_size)
+    {
         return Err(corrupt("draft_vocab_ids is empty, repeats an id or leaves the vocabulary"));
     }
     Ok(Some(ids))
@@ -317,7 +358,9 @@ fn load_head(
     }
     let (h, eps) = (c.hidden_size, c.eps());
     let layer = Block::load(&w, c, rope).map_err(|e| match e {
-        EngineError::MissingTensor { name, .. } => EngineError::HeadIncomplete { missing: vec![name] },
+        EngineError::MissingTensor { name, .. } => {
+            EngineError::HeadIncomplete { missing: vec![name] }
+        }
         e => e,
     })?;
     let ids = if options.reduced_draft_vocab { draft_vocab(checkpoint, c)? } else { None };
@@ -332,21 +375,40 @@ fn load_head(
         lm_head: lm_head.clone(),
         reduced: reduced.map(|(linear, ids)| (ids, linear)),
     };
-    let file = w.place("eh_proj.weight").and_then(|f| f.file_name()).map_or(String::new(), |f| f.to_string_lossy().into_owned());
+    let file = w
+        .place("eh_proj.weight")
+        .and_then(|f| f.file_name())
+        .map_or(String::new(), |f| f.to_string_lossy().into_owned());
     Ok((Some(head), HeadStatus::Found { place: file }))
 }
 
-pub(super) fn load(checkpoint: &Checkpoint, w: &Weights<'_>, options: LoadOptions) -> Result<Model> {
+pub(super) fn load(
+    checkpoint: &Checkpoint,
+    w: &Weights<'_>,
+    options: LoadOptions,
+) -> Result<Model> {
     let c = Config::read(checkpoint)?;
     let rope = Rope::new(c.rope()?);
     let m = w.at("model");
     let embed_tokens = Embedding::new(m.matrix("embed_tokens", c.vocab_size, c.hidden_size)?);
-    let layers = (0..c.num_hidden_layers).map(|i| Block::load(&m.at("layers").at(i), &c, &rope)).collect::<Result<Vec<_>>>()?;
+    let layers = (0..c.num_hidden_layers)
+        .map(|i| Block::load(&m.at("layers").at(i), &c, &rope))
+        .collect::<Result<Vec<_>>>()?;
     // A tied flag that is absent means what the tensors say.
     let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
-    let lm_head = if tied { embed_tokens.as_linear() } else { w.linear("lm_head", c.vocab_size, c.hidden_size)? };
-    let shape = TrunkShape { n_layers: layers.len(), hidden: c.hidden_size, vocab: c.vocab_size, context: c.context() };
-    let (head, head_status) = load_head(w, checkpoint, &c, (&embed_tokens, &lm_head, &rope), options)?;
+    let lm_head = if tied {
+        embed_tokens.as_linear()
+    } else {
+        w.linear("lm_head", c.vocab_size, c.hidden_size)?
+    };
+    let shape = TrunkShape {
+        n_layers: layers.len(),
+        hidden: c.hidden_size,
+        vocab: c.vocab_size,
+        context: c.context(),
+    };
+    let (head, head_status) =
+        load_head(w, checkpoint, &c, (&embed_tokens, &lm_head, &rope), options)?;
     let norm = m.norm("norm", c.hidden_size, c.eps())?;
 
     let mut trunk_modules = vec![module("embedding", &embed_tokens.as_linear())];
@@ -359,7 +421,9 @@ pub(super) fn load(checkpoint: &Checkpoint, w: &Weights<'_>, options: LoadOption
         let mut all = head.layer.modules();
         all.push(module("eh_proj", &head.eh_proj));
         all.extend([&head.enorm, &head.hnorm, &head.shared_head_norm].map(norm_module));
-        all.extend(head.reduced.iter().map(|(_, lm_head)| ("draft vocabulary", lm_head.weight().storage(), 0, lm_head.weight().n_bytes() as u64)));
+        all.extend(head.reduced.iter().map(|(_, lm_head)| {
+            ("draft vocabulary", lm_head.weight().storage(), 0, lm_head.weight().n_bytes() as u64)
+        }));
         all
     });
     let spec = c.attention();

@@ -56,7 +56,13 @@ pub trait MtpHead: Send + Sync {
     fn new_cache(&self, level: usize) -> Cache;
     /// Row i reads the token that follows its own by `level + 1` and the hidden state of the level before at row i (level 0:
     /// the trunk's). Returns what the next level is fed with, [rows, hidden].
-    fn forward(&self, level: usize, next_tokens: &[u32], hidden: &Tensor, cache: &mut Cache) -> Result<Tensor>;
+    fn forward(
+        &self,
+        level: usize,
+        next_tokens: &[u32],
+        hidden: &Tensor,
+        cache: &mut Cache,
+    ) -> Result<Tensor>;
     /// Vocabulary logits of what `forward` returned: [rows, hidden] -> [rows, vocab].
     fn logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor>;
     /// Token ids the draft logits stand for, when the head drafts from a part of the vocabulary.
@@ -82,9 +88,13 @@ pub struct ModuleUse {
 /// Where the head was found, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeadStatus {
-    Found { place: String },
+    Found {
+        place: String,
+    },
     /// A sentence for a person.
-    Absent { why: String },
+    Absent {
+        why: String,
+    },
 }
 
 /// A loaded checkpoint.
@@ -118,7 +128,8 @@ impl Default for LoadOptions {
 type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions) -> Result<Model>;
 
 /// `model_type` -> loader.
-const FAMILIES: &[(&str, Load)] = &[("llama", llama::load), ("qwen2", llama::load), ("qwen3", llama::load)];
+const FAMILIES: &[(&str, Load)] =
+    &[("llama", llama::load), ("qwen2", llama::load), ("qwen3", llama::load)];
 
 /// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
 pub fn load(folder: &Path, options: LoadOptions) -> Result<Model> {
@@ -127,7 +138,8 @@ pub fn load(folder: &Path, options: LoadOptions) -> Result<Model> {
 }
 
 pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Model> {
-    let model_type = checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
+    let model_type =
+        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
     let Some((_, load)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
         return Err(EngineError::UnsupportedModel { model_type: model_type.to_owned() });
     };
@@ -138,7 +150,9 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions) -> Result<
 }
 
 /// Sums modules of one kind and storage.
-pub(crate) fn tally(modules: impl IntoIterator<Item = (&'static str, String, u64, u64)>) -> Vec<ModuleUse> {
+pub(crate) fn tally(
+    modules: impl IntoIterator<Item = (&'static str, String, u64, u64)>,
+) -> Vec<ModuleUse> {
     let mut out: Vec<ModuleUse> = Vec::new();
     for (kind, storage, parameters, bytes) in modules {
         match out.iter_mut().find(|m| m.kind == kind && m.storage == storage) {

@@ -26,7 +26,8 @@ pub struct RopeSpec {
 impl RopeSpec {
     /// Radians per position for each pair, `width / 2` of them.
     pub fn inv_freq(&self) -> Vec<f64> {
-        let plain = (0..self.width / 2).map(|j| self.theta.powf(-2.0 * j as f64 / self.width as f64));
+        let plain =
+            (0..self.width / 2).map(|j| self.theta.powf(-2.0 * j as f64 / self.width as f64));
         plain
             .map(|f| match self.scaling {
                 None => f,

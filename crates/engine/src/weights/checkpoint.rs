@@ -36,8 +36,10 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(EngineError::Io { path: path.to_owned(), source: e }),
     };
-    let value = serde_json::from_slice(&raw)
-        .map_err(|e| EngineError::Corrupt { file: path.to_owned(), why: format!("it is not valid JSON ({e})") })?;
+    let value = serde_json::from_slice(&raw).map_err(|e| EngineError::Corrupt {
+        file: path.to_owned(),
+        why: format!("it is not valid JSON ({e})"),
+    })?;
     Ok(Some(value))
 }
 
@@ -48,9 +50,13 @@ impl Checkpoint {
             return Err(EngineError::FolderMissing { folder: folder.to_owned() });
         }
         let config_file = folder.join("config.json");
-        let config = read_json(&config_file)?.ok_or(EngineError::FileMissing { file: config_file.clone() })?;
+        let config = read_json(&config_file)?
+            .ok_or(EngineError::FileMissing { file: config_file.clone() })?;
         if !config.is_object() {
-            return Err(EngineError::Corrupt { file: config_file, why: "it is not a JSON object".to_owned() });
+            return Err(EngineError::Corrupt {
+                file: config_file,
+                why: "it is not a JSON object".to_owned(),
+            });
         }
         let quant = QuantTable::from_config(&config)?;
         let mut checkpoint =
@@ -65,7 +71,8 @@ impl Checkpoint {
         self.n_bytes += shard.n_bytes;
         for (name, TensorInShard { dtype, shape, data }) in shard.tensors {
             if let Some(first) = self.tensors.get(&name) {
-                let why = format!("it holds {name} again, which {} already has", first.file.display());
+                let why =
+                    format!("it holds {name} again, which {} already has", first.file.display());
                 return Err(EngineError::Corrupt { file: shard.file, why });
             }
             self.tensors.insert(name, TensorPlace { dtype, shape, data, file: shard.file.clone() });
@@ -87,26 +94,39 @@ fn shard_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let index_file = folder.join("model.safetensors.index.json");
     let mut names = BTreeSet::new();
     if let Some(index) = read_json(&index_file)? {
-        let corrupt = |why: &str| EngineError::Corrupt { file: index_file.clone(), why: why.to_owned() };
-        let map = index.get("weight_map").and_then(Value::as_object).ok_or_else(|| corrupt("it has no weight_map"))?;
+        let corrupt =
+            |why: &str| EngineError::Corrupt { file: index_file.clone(), why: why.to_owned() };
+        let map = index
+            .get("weight_map")
+            .and_then(Value::as_object)
+            .ok_or_else(|| corrupt("it has no weight_map"))?;
         for shard in map.values() {
-            let shard = shard.as_str().ok_or_else(|| corrupt("its weight_map holds something else than file names"))?;
+            let shard = shard
+                .as_str()
+                .ok_or_else(|| corrupt("its weight_map holds something else than file names"))?;
             // A name from a checkpoint must not lead out of its folder.
             if Path::new(shard).file_name().is_none_or(|name| name != shard) {
                 return Err(corrupt("its weight_map names a file outside the folder"));
             }
             if !folder.join(shard).is_file() {
-                return Err(EngineError::ShardMissing { index: index_file, shard: shard.to_owned() });
+                return Err(EngineError::ShardMissing {
+                    index: index_file,
+                    shard: shard.to_owned(),
+                });
             }
             names.insert(shard.to_owned());
         }
-        names.extend(HEAD_FILES.iter().filter(|f| folder.join(f).is_file()).map(|f| (*f).to_owned()));
+        names.extend(
+            HEAD_FILES.iter().filter(|f| folder.join(f).is_file()).map(|f| (*f).to_owned()),
+        );
     } else {
         for entry in std::fs::read_dir(folder).map_err(EngineError::io(folder))? {
             let name = entry.map_err(EngineError::io(folder))?.file_name();
             let Some(name) = name.to_str() else { continue };
             // Other files of this kind (golden values, a draft vocabulary) are not weights of the model.
-            let weights = name == "model.safetensors" || name.starts_with("model-") || HEAD_FILES.contains(&name);
+            let weights = name == "model.safetensors"
+                || name.starts_with("model-")
+                || HEAD_FILES.contains(&name);
             if weights && name.ends_with(".safetensors") {
                 names.insert(name.to_owned());
             }
@@ -115,5 +135,9 @@ fn shard_files(folder: &Path) -> Result<Vec<PathBuf>> {
             return Err(EngineError::FileMissing { file: folder.join("model.safetensors") });
         }
     }
-    Ok(names.into_iter().filter(|name| !name.starts_with("._")).map(|name| folder.join(name)).collect())
+    Ok(names
+        .into_iter()
+        .filter(|name| !name.starts_with("._"))
+        .map(|name| folder.join(name))
+        .collect())
 }

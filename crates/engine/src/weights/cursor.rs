@@ -52,7 +52,11 @@ impl<'a> Weights<'a> {
         if place.shape == want {
             return Ok(());
         }
-        Err(EngineError::ShapeMismatch { name: self.path(name), want: want.to_vec(), got: place.shape.clone() })
+        Err(EngineError::ShapeMismatch {
+            name: self.path(name),
+            want: want.to_vec(),
+            got: place.shape.clone(),
+        })
     }
 
     fn float(&self, name: &str, place: &TensorPlace) -> Result<FloatType> {
@@ -60,7 +64,10 @@ impl<'a> Weights<'a> {
             Dtype::F32 => Ok(FloatType::F32),
             Dtype::F16 => Ok(FloatType::F16),
             Dtype::BF16 => Ok(FloatType::BF16),
-            other => Err(EngineError::UnsupportedFormat { name: self.path(name), format: format!("{other:?}") }),
+            other => Err(EngineError::UnsupportedFormat {
+                name: self.path(name),
+                format: format!("{other:?}"),
+            }),
         }
     }
 
@@ -100,18 +107,26 @@ impl<'a> Weights<'a> {
             return Err(EngineError::UnsupportedFormat { name: here.path("biases"), format });
         }
         let parts = (place.data.clone(), scales.data.clone(), biases.data.clone());
-        let affine = Affine::new(parts.0, parts.1, parts.2, float, (packing.bits, packing.group), (n, k));
+        let affine =
+            Affine::new(parts.0, parts.1, parts.2, float, (packing.bits, packing.group), (n, k));
         Ok(Weight::Affine(affine.map_err(bad)?))
     }
 
     /// Bits and group from the shapes (n and k are known), checked against what the config says of this module.
-    fn packing(&self, weight: &TensorPlace, scales: &TensorPlace, n: usize, k: usize) -> Result<Packing> {
+    fn packing(
+        &self,
+        weight: &TensorPlace,
+        scales: &TensorPlace,
+        n: usize,
+        k: usize,
+    ) -> Result<Packing> {
         let mismatch = |want: Vec<usize>| EngineError::ShapeMismatch {
             name: self.path("weight"),
             want,
             got: weight.shape.clone(),
         };
-        let ([rows, words], [_, groups]) = (weight.shape.as_slice(), scales.shape.as_slice()) else {
+        let ([rows, words], [_, groups]) = (weight.shape.as_slice(), scales.shape.as_slice())
+        else {
             return Err(mismatch(vec![n, k]));
         };
         if *rows != n || *groups == 0 || words * 32 % k.max(1) != 0 || k % groups != 0 {

@@ -22,7 +22,10 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     // SAFETY: the file is opened read-only and never written by us. A person who truncates a model file while it is
     // loaded can still make the process fault; no copy-free way to read it avoids that.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(EngineError::io(path))?;
-    let corrupt = || EngineError::Corrupt { file: path.to_owned(), why: "its size changed while it was opened".to_owned() };
+    let corrupt = || EngineError::Corrupt {
+        file: path.to_owned(),
+        why: "its size changed while it was opened".to_owned(),
+    };
     Bytes::new(Arc::new(map), 0, len).ok_or_else(corrupt)
 }
 
@@ -48,9 +51,16 @@ impl Shard {
         let raw = map.as_slice();
         let corrupt = |why: String| EngineError::Corrupt { file: path.to_owned(), why };
         if raw.starts_with(b"version https://git-lfs") {
-            return Err(corrupt("it is a git-lfs pointer; the weights themselves were not downloaded".to_owned()));
+            return Err(corrupt(
+                "it is a git-lfs pointer; the weights themselves were not downloaded".to_owned(),
+            ));
         }
-        let start: Vec<u8> = raw.iter().take(256).map(u8::to_ascii_lowercase).skip_while(|b| b.is_ascii_whitespace()).collect();
+        let start: Vec<u8> = raw
+            .iter()
+            .take(256)
+            .map(u8::to_ascii_lowercase)
+            .skip_while(|b| b.is_ascii_whitespace())
+            .collect();
         if start.starts_with(b"<!doctype") || start.starts_with(b"<html") {
             return Err(corrupt("it is a web page, not weights; download it again".to_owned()));
         }
@@ -72,16 +82,20 @@ impl Shard {
         let mut tensors = BTreeMap::new();
         for (name, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;
-            let data = (header + 8).checked_add(from).and_then(|at| map.slice(at, to.checked_sub(from)?));
-            let data = data.ok_or_else(|| corrupt(format!("the tensor {name} lies outside the file")))?;
-            tensors.insert(name, TensorInShard { dtype: info.dtype, shape: info.shape.clone(), data });
+            let data =
+                (header + 8).checked_add(from).and_then(|at| map.slice(at, to.checked_sub(from)?));
+            let data =
+                data.ok_or_else(|| corrupt(format!("the tensor {name} lies outside the file")))?;
+            tensors
+                .insert(name, TensorInShard { dtype: info.dtype, shape: info.shape.clone(), data });
         }
         Ok(Self { file: path.to_owned(), tensors, n_bytes: raw.len() as u64 })
     }
 
     /// A list of non-negative int32 values; `None` when there is no such tensor.
     pub fn integers(&self, name: &str) -> Option<Vec<u32>> {
-        let tensor = self.tensors.get(name).filter(|t| matches!(t.dtype, Dtype::I32 | Dtype::U32))?;
+        let tensor =
+            self.tensors.get(name).filter(|t| matches!(t.dtype, Dtype::I32 | Dtype::U32))?;
         let raw = tensor.data.as_slice().chunks_exact(4);
         raw.map(|b| u32::try_from(i32::from_le_bytes([b[0], b[1], b[2], b[3]])).ok()).collect()
     }
@@ -96,6 +110,9 @@ impl Shard {
             _ => return None,
         };
         let raw = tensor.data.as_slice();
-        Some(((0..raw.len() / float.size()).map(|i| float.get(raw, i)).collect(), tensor.shape.clone()))
+        Some((
+            (0..raw.len() / float.size()).map(|i| float.get(raw, i)).collect(),
+            tensor.shape.clone(),
+        ))
     }
 }

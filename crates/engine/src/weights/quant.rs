@@ -17,7 +17,8 @@ pub struct QuantTable {
     modules: BTreeMap<String, Option<Packing>>,
 }
 
-const OTHERS: [&str; 8] = ["awq", "gptq", "fp8", "compressed-tensors", "modelopt", "bitnet", "mxfp4", "mxfp8"];
+const OTHERS: [&str; 8] =
+    ["awq", "gptq", "fp8", "compressed-tensors", "modelopt", "bitnet", "mxfp4", "mxfp8"];
 
 impl QuantTable {
     pub fn from_config(config: &Value) -> Result<Self> {
@@ -88,8 +89,14 @@ mod tests {
         assert_eq!(table.for_module("a.up"), Some(None));
         assert_eq!(table.for_module("a.down"), None);
         assert_eq!(QuantTable::from_config(&json!({})).expect("none"), QuantTable::default());
-        for bad in [json!({"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}), json!({"quantization_config": {"quant_method": "awq"}})] {
-            assert!(matches!(QuantTable::from_config(&bad), Err(EngineError::UnsupportedConfig { .. })), "{bad}");
+        for bad in [
+            json!({"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}),
+            json!({"quantization_config": {"quant_method": "awq"}}),
+        ] {
+            assert!(
+                matches!(QuantTable::from_config(&bad), Err(EngineError::UnsupportedConfig { .. })),
+                "{bad}"
+            );
         }
     }
 }

@@ -1,0 +1,176 @@
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use foretoken_protocol::{DraftMode, DraftRule, GenerationOptions, Sampling};
+use std::path::PathBuf;
+
+/// Chat with language models that draft their own tokens.
+#[derive(Parser)]
+#[command(name = "foretoken", version)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Answer a prompt, or chat line by line when none is given.
+    Chat(ChatArgs),
+    /// Write logits and hidden states of a text as safetensors.
+    Logits {
+        model: String,
+        /// JSON list of token ids.
+        #[arg(long)]
+        ids: PathBuf,
+        #[arg(long)]
+        out: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what a model is: family, quantisation, head, memory.
+    Inspect {
+        model: String,
+        /// Tokens to judge the memory at.
+        #[arg(long)]
+        context: Option<u32>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Turn a GGUF file into a checkpoint folder, without loss.
+    Convert {
+        source: PathBuf,
+        target: PathBuf,
+        /// Folder of an MTP head (mtp.safetensors, config.json) to put beside the trunk.
+        #[arg(long)]
+        head: Option<PathBuf>,
+        /// Quantise to this many bits.
+        #[arg(long)]
+        bits: Option<u32>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure plain decoding, each depth and prefill; medians of paired runs.
+    Bench {
+        model: String,
+        /// Prompts per class (code, list, prose).
+        #[arg(long, default_value_t = 4)]
+        prompts: usize,
+        #[arg(long, default_value_t = 96)]
+        max_tokens: usize,
+        #[arg(long, default_value_t = 3)]
+        repetitions: usize,
+        #[arg(long, default_value_t = 4)]
+        deepest: usize,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare the greedy text at every depth with plain decoding.
+    Exact {
+        model: String,
+        /// Only the first N held-out prompts.
+        #[arg(long)]
+        prompts: Option<usize>,
+        #[arg(long, default_value_t = 128)]
+        max_tokens: usize,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the models on this machine.
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(ClapArgs)]
+pub struct ChatArgs {
+    /// `starter`, a folder, or `owner/name` from the hub cache.
+    pub model: String,
+    #[arg(long, conflicts_with_all = ["messages", "raw_ids"])]
+    pub prompt: Option<String>,
+    /// JSON list of {"role", "content"}.
+    #[arg(long, conflicts_with = "raw_ids")]
+    pub messages: Option<PathBuf>,
+    /// JSON list of token ids, used as they are.
+    #[arg(long)]
+    pub raw_ids: Option<PathBuf>,
+    /// Instructions before the conversation.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// off, auto or 1 to 8.
+    #[arg(long, default_value = "auto", value_parser = draft)]
+    pub draft: DraftMode,
+    #[arg(long, value_enum, default_value_t = RuleArg::Residual)]
+    pub rule: RuleArg,
+    #[arg(long, allow_negative_numbers = true)]
+    pub temperature: Option<f32>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// 0 or -1 = off.
+    #[arg(long, allow_negative_numbers = true)]
+    pub top_k: Option<i64>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[arg(long)]
+    pub max_tokens: Option<u32>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum RuleArg {
+    Residual,
+    Match,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct NotADepth;
+
+impl std::fmt::Display for NotADepth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it must be off, auto or a depth of 0 to 8")
+    }
+}
+
+impl std::error::Error for NotADepth {}
+
+fn draft(text: &str) -> Result<DraftMode, NotADepth> {
+    match text {
+        "off" | "0" => Ok(DraftMode::Off),
+        "auto" => Ok(DraftMode::Auto),
+        n => match n.parse() {
+            Ok(depth @ 1..=8) => Ok(DraftMode::Fixed { depth }),
+            _ => Err(NotADepth),
+        },
+    }
+}
+
+impl ChatArgs {
+    pub fn options(&self) -> GenerationOptions {
+        GenerationOptions {
+            draft: self.draft,
+            rule: match self.rule {
+                RuleArg::Residual => DraftRule::Residual,
+                RuleArg::Match => DraftRule::Match,
+            },
+            sampling: Sampling {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                top_k: self.top_k.map(|k| k.clamp(0, i64::from(u32::MAX)) as u32),
+                min_p: self.min_p,
+                repetition_penalty: self.repetition_penalty,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                seed: self.seed,
+            },
+            max_tokens: self.max_tokens,
+            system_prompt: self.system.clone(),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+use crate::args::{Args, Command};
+use crate::{chat, output};
+use foretoken_app::{App, LoadedCheckpoint, Paths, bench, error, from_engine, inspect, tensors};
+use foretoken_engine::EngineError;
+use foretoken_engine::convert::convert_gguf;
+use foretoken_engine::models::{self, LoadOptions};
+use foretoken_engine::weights::Checkpoint;
+use foretoken_protocol::{ErrorCode, InspectReport, WireError};
+use std::path::{Path, PathBuf};
+
+/// Folder of a model named on the command line.
+fn folder(id: &str) -> Result<PathBuf, WireError> {
+    let paths = Paths::find(None);
+    let (settings, _) = foretoken_app::settings::load(&paths.data.join("settings.json"));
+    foretoken_app::resolve(&paths.library(&settings.model_folders), id)
+}
+
+fn engine<T>(result: Result<T, EngineError>) -> Result<T, WireError> {
+    result.map_err(|e| from_engine(&e))
+}
+
+fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
+    let opened = engine(LoadedCheckpoint::open(id, &folder(id)?, |_, _, _| {}, || false))?;
+    opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
+}
+
+pub fn run(args: Args) -> Result<(), WireError> {
+    match args.command {
+        Command::Chat(args) => chat::run(&args, folder(&args.model)?),
+        Command::Logits { model, ids, out, json } => {
+            let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
+            // Draft logits over a part of the vocabulary would not be comparable; these are over all of it.
+            let model = engine(models::load(&folder(&model)?, LoadOptions::default()))?;
+            let tensors = engine(tensors::compute(&model, &ids))?;
+            engine(tensors::write(&tensors, &out))?;
+            let mut names: Vec<_> =
+                tensors.iter().map(|(name, t)| (name.as_str(), t.dims().to_vec())).collect();
+            names.sort();
+            if json {
+                let shapes: serde_json::Map<_, _> = names
+                    .iter()
+                    .map(|(name, dims)| ((*name).to_owned(), serde_json::json!(dims)))
+                    .collect();
+                output::json(&serde_json::json!({"out": out, "tensors": shapes}));
+            } else {
+                names.iter().for_each(|(name, dims)| output::line(&format!("{name} {dims:?}")));
+            }
+            Ok(())
+        }
+        Command::Inspect { model, context, json } => {
+            let checkpoint = engine(Checkpoint::open(&folder(&model)?))?;
+            let model = engine(models::load_checkpoint(&checkpoint, LoadOptions::default()))?;
+            let report = inspect::report(&checkpoint, &model, context);
+            if json {
+                output::json(&report)
+            } else {
+                print_report(&report)
+            }
+            Ok(())
+        }
+        Command::Convert { source, target, head, bits, json } => {
+            convert(&source, &target, head.as_deref(), bits, json)
+        }
+        Command::Bench { model, prompts, max_tokens, repetitions, deepest, json } => {
+            let loaded = open(&model)?;
+            let plan = bench::BenchPlan {
+                prompts_per_class: prompts,
+                max_tokens: max_tokens.max(2),
+                repetitions: repetitions.max(1),
+                deepest,
+            };
+            let report = engine(bench::run(&loaded, plan, output::progress))?;
+            if json {
+                output::json(&report);
+                return Ok(());
+            }
+            output::line(&format!(
+                "{} on {}, {} tokens, medians of {} repetitions",
+                report.model, report.device, report.max_tokens, report.repetitions
+            ));
+            output::line("class  depth   tok/s  to plain  accepted  tokens/cycle");
+            for d in &report.decode {
+                let accepted =
+                    d.accept_rate.map_or("-".to_owned(), |a| format!("{:.1}%", a * 100.0));
+                output::line(&format!(
+                    "{:6} {:5} {:7.1} {:8.2}x {accepted:>9} {:13.2}",
+                    d.class, d.depth, d.tok_s, d.ratio_to_plain, d.tokens_per_cycle
+                ));
+            }
+            output::line(&format!(
+                "prefill of {}: {:.0} tok/s",
+                report.prefill_tokens, report.prefill_tok_s
+            ));
+            Ok(())
+        }
+        Command::Exact { model, prompts, max_tokens, json } => {
+            let loaded = open(&model)?;
+            let mut held_out = bench::held_out();
+            held_out.truncate(prompts.unwrap_or(usize::MAX));
+            let report =
+                engine(bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress))?;
+            let same = report.different.is_empty();
+            if json {
+                output::json(&report);
+            } else {
+                output::line(&format!(
+                    "{} prompts, {} tokens, depths 0 to 8: {} continuations differ from plain decoding",
+                    report.prompts,
+                    report.tokens,
+                    report.different.len()
+                ));
+                if let Some(rate) = report.accept_rate_depth_1 {
+                    output::line(&format!("accepted at depth 1: {:.1}%", rate * 100.0));
+                }
+                let per_cycle: Vec<_> =
+                    report.tokens_per_cycle.iter().map(|t| format!("{t:.2}")).collect();
+                output::line(&format!("tokens per cycle by depth: {}", per_cycle.join(" ")));
+            }
+            if same {
+                Ok(())
+            } else {
+                Err(error(
+                    ErrorCode::Internal,
+                    "The text changes with the depth. Report this with the model's name.",
+                ))
+            }
+        }
+        Command::List { json } => {
+            let app = App::open(Paths::find(None))?;
+            let models = app.models_list()?;
+            for model in &models {
+                let problem =
+                    model.problem.as_deref().map_or(String::new(), |p| format!("  ({p})"));
+                if json {
+                    output::json(model)
+                } else {
+                    output::line(&format!(
+                        "{}  {:.2} GB{problem}",
+                        model.id,
+                        model.bytes as f64 / 1e9
+                    ))
+                }
+            }
+            app.shutdown();
+            Ok(())
+        }
+    }
+}
+
+fn convert(
+    source: &Path,
+    target: &Path,
+    head: Option<&Path>,
+    bits: Option<u32>,
+    json: bool,
+) -> Result<(), WireError> {
+    if bits.is_some() {
+        return Err(error(
+            ErrorCode::Unsupported,
+            "Quantising is not possible yet: a GGUF file is repacked with the bits it has. Leave --bits out.",
+        ));
+    }
+    if !source.is_file() {
+        return Err(from_engine(&EngineError::FileMissing { file: source.to_owned() }));
+    }
+    let occupied = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied {
+        return Err(error(
+            ErrorCode::Disk,
+            format!("The folder {} is not empty. Name a new folder.", target.display()),
+        ));
+    }
+    let mut shown = 0;
+    let written = engine(convert_gguf(source, target, head, |done, total| {
+        let percent = done * 100 / total.max(1);
+        if percent >= shown + 10 {
+            shown = percent;
+            if json {
+                output::json(&serde_json::json!({"kind": "progress", "done": done, "total": total}))
+            } else {
+                output::progress(&format!("{percent}%"))
+            }
+        }
+    }))?;
+    if json {
+        output::json(
+            &serde_json::json!({"out": target, "tensors": written.tensors, "bytes": written.bytes,
+            "by_storage": written.by_storage, "head": written.head}),
+        );
+    } else {
+        let parts: Vec<_> = written
+            .by_storage
+            .iter()
+            .map(|(name, bytes)| format!("{name} {:.1} MB", *bytes as f64 / 1e6))
+            .collect();
+        output::line(&format!(
+            "{} tensors, {:.1} MB ({}) in {}",
+            written.tensors,
+            written.bytes as f64 / 1e6,
+            parts.join(", "),
+            target.display()
+        ));
+    }
+    Ok(())
+}
+
+fn print_report(r: &InspectReport) {
+    let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+    output::line(&format!(
+        "{} ({}, {} layers, {:.1} M parameters)",
+        r.name,
+        r.family,
+        r.layers,
+        r.parameters as f64 / 1e6
+    ));
+    output::line(&format!("context {} tokens, vocabulary {}", r.context_size, r.vocab_size));
+    output::line(&r.head.sentence);
+    for q in &r.quantisation {
+        output::line(&format!(
+            "  {:18} {:10} {:4} modules {:>12}",
+            q.kind,
+            q.storage,
+            q.modules,
+            mb(q.bytes)
+        ));
+    }
+    let m = &r.memory;
+    output::line(&format!(
+        "weights {}, head {}, KV {} bytes per token",
+        mb(m.weights),
+        mb(m.head),
+        m.kv_per_token
+    ));
+    output::line(&format!(
+        "needs {} at {} tokens; {} free",
+        mb(m.needed),
+        m.context,
+        mb(m.available)
+    ));
+    r.notes.iter().for_each(|note| output::line(note));
+}
