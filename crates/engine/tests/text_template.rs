@@ -1,6 +1,8 @@
 //! Chat templates against Python's renderings, and against hostile ones.
 
-use foretoken_engine::text::{ChatTemplate, GgufTokenizer, RenderOptions, TextError, Tokenizer, TurnText};
+use foretoken_engine::text::{
+    ChatTemplate, GgufTokenizer, RenderOptions, TextError, Tokenizer, TurnText,
+};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -64,7 +66,9 @@ fn renderings_equal_those_of_python() {
                     eos: id("eos"),
                     pad: id("pad"),
                     unk: id("unk"),
-                    chat_template: Some(std::fs::read_to_string(data("smollm2/chat_template.jinja")).unwrap()),
+                    chat_template: Some(
+                        std::fs::read_to_string(data("smollm2/chat_template.jinja")).unwrap(),
+                    ),
                     add_bos: false,
                 };
                 gguf.write_hf_files(&dir).unwrap();
@@ -82,7 +86,12 @@ fn renderings_equal_those_of_python() {
     for name in ["step3p5", "hy_v3", "smollm2", "helpers"] {
         let template = load(name);
         for want in golden.iter().filter(|want| want["template"] == name) {
-            let c = conversations.as_array().unwrap().iter().find(|c| c["name"] == want["conversation"]).unwrap();
+            let c = conversations
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|c| c["name"] == want["conversation"])
+                .unwrap();
             let text = |v: &Value| v.as_str().map(str::to_owned);
             let turns: Vec<TurnText> = c["turns"]
                 .as_array()
@@ -95,9 +104,12 @@ fn renderings_equal_those_of_python() {
                 })
                 .collect();
             let extra: Map<String, Value> = c["extra"].as_object().cloned().unwrap_or_default();
-            let options = RenderOptions { add_generation_prompt: c["prompt"].as_bool().unwrap(), extra };
+            let options =
+                RenderOptions { add_generation_prompt: c["prompt"].as_bool().unwrap(), extra };
             match (template.render(&turns, &options), text(&want["text"])) {
-                (Ok(have), Some(text)) => assert_eq!(have, text, "{name}: {}", want["conversation"]),
+                (Ok(have), Some(text)) => {
+                    assert_eq!(have, text, "{name}: {}", want["conversation"])
+                }
                 (Err(TextError::TemplateRefused { why }), None) => assert_eq!(why, want["refused"]),
                 (have, want) => panic!("{name}: {have:?} but Python has {want:?}"),
             }
@@ -108,8 +120,11 @@ fn renderings_equal_those_of_python() {
 #[test]
 fn the_reply_starts_inside_a_thought_where_the_prompt_says_so() {
     let prompt = |name: &str, effort: Option<&str>, text: &str| {
-        let template = ChatTemplate::from_dir(&data(name), &Tokenizer::from_dir(&data(name)).unwrap()).unwrap();
-        let extra = effort.map(|e| ("reasoning_effort".to_owned(), Value::from(e))).into_iter().collect();
+        let template =
+            ChatTemplate::from_dir(&data(name), &Tokenizer::from_dir(&data(name)).unwrap())
+                .unwrap();
+        let extra =
+            effort.map(|e| ("reasoning_effort".to_owned(), Value::from(e))).into_iter().collect();
         let options = RenderOptions { add_generation_prompt: true, extra };
         let rendered = template.render(&user(text), &options).unwrap();
         (template.starts_in_thought(&rendered).cloned(), template.thought_state(&rendered))
@@ -134,7 +149,10 @@ fn the_template_is_found_in_all_three_places() {
     assert!(matches!(load(), Err(TextError::TemplateMissing)));
     write("chat_template.json", r#"{"chat_template": "json {{ bos_token }}"}"#);
     assert_eq!(rendered(), "json <s>");
-    write("tokenizer_config.json", r#"{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "list"}]}"#);
+    write(
+        "tokenizer_config.json",
+        r#"{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "list"}]}"#,
+    );
     assert_eq!(rendered(), "list");
     write("tokenizer_config.json", r#"{"chat_template": "string"}"#);
     assert_eq!(rendered(), "string");
@@ -164,7 +182,8 @@ fn errors_carry_the_line() {
     assert!(matches!(e, TextError::TemplateFailed { line: 2, .. }), "{e}");
     let e = render("{% generation %}\n{{ 1 }}\n{% endgeneration %}\n{{ 1 / 0 }}").unwrap_err();
     assert!(matches!(e, TextError::TemplateFailed { line: 4, .. }), "{e}");
-    let e = render("{% macro m() %}{{ raise_exception('no. thanks') }}{% endmacro %}\n{{ m() }}").unwrap_err();
+    let e = render("{% macro m() %}{{ raise_exception('no. thanks') }}{% endmacro %}\n{{ m() }}")
+        .unwrap_err();
     assert!(matches!(&e, TextError::TemplateRefused { why } if why == "no. thanks"), "{e}");
 }
 
@@ -198,7 +217,10 @@ fn endless_templates_end_soon() {
 fn output_is_limited() {
     let line = "x".repeat(1000);
     let e = render(&format!("{{% for a in range(50000) %}}{line}{{% endfor %}}")).unwrap_err();
-    assert!(matches!(&e, TextError::TemplateFailed { why, .. } if why.contains("writes more than")), "{e}");
+    assert!(
+        matches!(&e, TextError::TemplateFailed { why, .. } if why.contains("writes more than")),
+        "{e}"
+    );
 }
 
 #[test]
@@ -217,6 +239,13 @@ fn deep_nesting_is_an_error() {
     drop(render(&not));
     let minus = format!("{{{{ {}1 }}}}", "-".repeat(100_000));
     drop(render(&minus));
+    let tilde = format!("{{{{ x{} }}}}", "~x".repeat(500_000));
+    assert!(
+        matches!(render(&tilde), Err(TextError::TemplateSyntax { .. })),
+        "quadratic in the parser"
+    );
+    let tildes = format!("{{{{ x{} }}}}", "~'x'".repeat(2_000)).repeat(50);
+    drop(render(&tildes));
     let elif = format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(20_000));
     drop(render(&elif));
 }
@@ -234,7 +263,9 @@ fn undefined_values_behave_as_in_python() {
 #[test]
 fn long_conversations_stay_within_the_limits() {
     for name in ["step3p5", "hy_v3"] {
-        let template = ChatTemplate::from_dir(&data(name), &Tokenizer::from_dir(&data(name)).unwrap()).unwrap();
+        let template =
+            ChatTemplate::from_dir(&data(name), &Tokenizer::from_dir(&data(name)).unwrap())
+                .unwrap();
         let turns: Vec<TurnText> = (0..10_000)
             .map(|i| TurnText {
                 role: if i % 2 == 0 { "user" } else { "assistant" }.into(),
@@ -242,7 +273,8 @@ fn long_conversations_stay_within_the_limits() {
                 reasoning: (i % 2 == 1).then(|| "because".into()),
             })
             .collect();
-        let rendered = template.render(&turns, &RenderOptions { add_generation_prompt: true, ..Default::default() });
+        let rendered = template
+            .render(&turns, &RenderOptions { add_generation_prompt: true, ..Default::default() });
         assert!(rendered.unwrap().len() > 5_000_000, "{name}");
     }
 }
