@@ -239,6 +239,13 @@ fn deep_nesting_is_an_error() {
     drop(render(&not));
     let minus = format!("{{{{ {}1 }}}}", "-".repeat(100_000));
     drop(render(&minus));
+    let tilde = format!("{{{{ x{} }}}}", "~x".repeat(500_000));
+    assert!(
+        matches!(render(&tilde), Err(TextError::TemplateSyntax { .. })),
+        "quadratic in the parser"
+    );
+    let tildes = format!("{{{{ x{} }}}}", "~'x'".repeat(2_000)).repeat(50);
+    drop(render(&tildes));
     let elif = format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(20_000));
     drop(render(&elif));
 }

@@ -1,23 +1,32 @@
 use super::files::{read_limited, read_object};
-use super::template_env::{Refusal, environment, local_time, without_generation_tags};
+use super::template_env::{
+    Refusal, add_template, environment, local_time, without_generation_tags,
+};
 use super::thought::{ThoughtState, ThoughtTags, find_tags};
 use super::{TextError, Tokenizer};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 /// The largest published templates are about 20 kB.
 const MAX_SOURCE_BYTES: u64 = 1 << 20;
 /// Far more than any context holds.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// For what fuel does not see.
+const TIME_LIMIT: Duration = Duration::from_secs(3);
+/// Bytes; more than the recursion limit of the environment can use.
+const RENDER_STACK: usize = 16 << 20;
 /// Its name inside the environment; no file of that name is ever opened.
 const NAME: &str = "chat_template";
 
 /// A model's own way to write a conversation as one text. Parsed once; rendering is sandboxed and limited in
 /// instructions (about a second), depth and output (16 MiB).
 pub struct ChatTemplate {
-    env: Environment<'static>,
+    env: Arc<Environment<'static>>,
     special: Map<String, Value>,
     tags: Vec<ThoughtTags>,
 }
@@ -67,10 +76,10 @@ impl ChatTemplate {
         let special =
             tokenizer.named_special().map(|(name, text)| (name.to_owned(), json!(text))).collect();
         let mut env = environment(now);
-        env.add_template_owned(NAME, without_generation_tags(&source)).map_err(|e| {
+        add_template(&mut env, NAME, without_generation_tags(&source)).map_err(|e| {
             TextError::TemplateSyntax { file, line: e.line().unwrap_or(0), why: reason(&e) }
         })?;
-        Ok(Self { env, special, tags })
+        Ok(Self { env: Arc::new(env), special, tags })
     }
 
     /// The prompt. Encode it without further special tokens: the template writes BOS itself where the model wants it.
@@ -91,17 +100,21 @@ impl ChatTemplate {
         context.insert("messages".into(), messages.iter().map(turn).collect());
         context.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
 
-        let mut out = LimitedOutput { bytes: Vec::new(), is_full: false };
-        let context = minijinja::Value::from(minijinja::value::Serde(&context));
-        let template = self.env.get_template(NAME).map_err(|e| render_error(&e))?;
-        let result = template.render_captured_to(context, &mut out).map(drop);
-        if out.is_full {
-            let why = format!("it writes more than {MAX_OUTPUT_BYTES} bytes");
-            return Err(TextError::TemplateFailed { line: 0, why });
-        }
-        result.map_err(|e| render_error(&e))?;
-        String::from_utf8(out.bytes)
-            .map_err(|e| TextError::TemplateFailed { line: 0, why: e.to_string() })
+        // Fuel ends nearly everything, but not work inside one operation (a list doubled a hundred times is one value
+        // to the engine). Such a thread is given up; the caller goes on.
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let env = Arc::clone(&self.env);
+        let work = move || sender.send(render_now(&env, &context));
+        let failed = |why: String| TextError::TemplateFailed { line: 0, why };
+        let thread =
+            std::thread::Builder::new().name("chat-template".into()).stack_size(RENDER_STACK);
+        thread.spawn(work).map_err(|e| failed(e.to_string()))?;
+        receiver.recv_timeout(TIME_LIMIT).unwrap_or_else(|e| {
+            Err(failed(match e {
+                RecvTimeoutError::Timeout => "it runs for too long".into(),
+                RecvTimeoutError::Disconnected => "the template engine failed".into(),
+            }))
+        })
     }
 
     /// The think tags if the reply to this prompt starts inside a think block, i.e. the prompt ends with an opening
@@ -166,6 +179,22 @@ fn template_in(config: &Map<String, Value>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+fn render_now(
+    env: &Environment<'static>,
+    context: &Map<String, Value>,
+) -> Result<String, TextError> {
+    let mut out = LimitedOutput { bytes: Vec::new(), is_full: false };
+    let template = env.get_template(NAME).map_err(|e| render_error(&e))?;
+    let result = template.render_captured_to(minijinja::value::Serde(context), &mut out).map(drop);
+    if out.is_full {
+        let why = format!("it writes more than {MAX_OUTPUT_BYTES} bytes");
+        return Err(TextError::TemplateFailed { line: 0, why });
+    }
+    result.map_err(|e| render_error(&e))?;
+    String::from_utf8(out.bytes)
+        .map_err(|e| TextError::TemplateFailed { line: 0, why: e.to_string() })
 }
 
 struct LimitedOutput {

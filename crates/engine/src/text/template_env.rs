@@ -47,6 +47,82 @@ pub(super) fn environment(
     env
 }
 
+/// Characters of one tag outside its strings. Published templates stay below 2,000; the parser's depth and time grow
+/// with it, beyond the reach of fuel.
+const MAX_TAG_CHARS: usize = 8192;
+/// The parser descends once per `elif`.
+const MAX_ELIFS: usize = 1000;
+/// Enough for the deepest expression that fits into a tag, in bytes.
+const PARSER_STACK: usize = 64 << 20;
+
+/// Parses a template where neither its depth nor its length can do harm.
+pub(super) fn add_template(
+    env: &mut Environment<'static>,
+    name: &'static str,
+    source: String,
+) -> Result<(), Error> {
+    if let Some(line) = line_of_long_tag(&source) {
+        return Err(Error::new(
+            ErrorKind::SyntaxError,
+            format!("the tag that starts in line {line} is too long"),
+        ));
+    }
+    if source.matches("elif").count() > MAX_ELIFS {
+        return Err(Error::new(ErrorKind::SyntaxError, "it has too many elif branches"));
+    }
+    let parsed = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(PARSER_STACK);
+        let work = thread.spawn_scoped(scope, || env.add_template_owned(name, source));
+        work.map(|handle| handle.join())
+    });
+    match parsed {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(Error::new(ErrorKind::SyntaxError, "the parser failed")),
+        Err(e) => Err(Error::new(ErrorKind::SyntaxError, format!("no memory for the parser: {e}"))),
+    }
+}
+
+/// The line of the first tag that is longer than [`MAX_TAG_CHARS`]. In doubt a tag goes on, so that none is missed.
+fn line_of_long_tag(source: &str) -> Option<usize> {
+    let bytes = source.as_bytes();
+    let mut i = 0;
+    while let Some(start) =
+        bytes[i..].windows(2).position(|w| matches!(w, b"{{" | b"{%" | b"{#")).map(|at| i + at)
+    {
+        let end: &[u8] = match bytes[start + 1] {
+            b'{' => b"}}",
+            b'%' => b"%}",
+            _ => b"#}",
+        };
+        i = start + 2;
+        let (mut n_chars, mut depth) = (0, 0_usize);
+        while i < bytes.len() && !(depth == 0 && bytes[i..].starts_with(end)) {
+            match bytes[i] {
+                _ if end == b"#}" => {}
+                quote @ (b'"' | b'\'') => {
+                    i += 1;
+                    while i < bytes.len() && bytes[i] != quote {
+                        i += if bytes[i] == b'\\' { 2 } else { 1 };
+                    }
+                    n_chars += 1;
+                }
+                b'{' | b'[' | b'(' => depth += 1,
+                b'}' | b']' | b')' => depth = depth.saturating_sub(1),
+                _ => n_chars += 1,
+            }
+            n_chars += usize::from(depth > 0);
+            i += 1;
+            if n_chars > MAX_TAG_CHARS {
+                return Some(
+                    source.as_bytes()[..start].iter().filter(|&&b| b == b'\n').count() + 1,
+                );
+            }
+        }
+        i = (i + 2).min(bytes.len());
+    }
+    None
+}
+
 /// The clock of [`environment`] outside tests. A pattern with an unknown letter is returned as it is.
 pub(super) fn local_time(pattern: &str) -> String {
     use std::fmt::Write;
