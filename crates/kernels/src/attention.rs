@@ -83,7 +83,14 @@ impl CustomOp3 for AttendSpec {
             let out = unsafe { std::slice::from_raw_parts_mut(to.at(at), self.head_dim) };
             let part =
                 |t| &(t as &[f32])[first * kv_width + kv..last * kv_width + kv + self.head_dim];
-            attend_one(&q[at..at + self.head_dim], part(k), part(v), kv_width, self.scale, out);
+            let (q, k, v) = (&q[at..at + self.head_dim], part(k), part(v));
+            SCORES.with_borrow_mut(|scores| {
+                let keys = last - first + 1;
+                scores.clear();
+                // A padded score is so low that its weight is 0 to f32 precision; it is not summed anyway.
+                scores.resize(keys.next_multiple_of(16), f32::MIN);
+                attend_one(q, k, v, (keys, kv_width), self.scale, scores, out);
+            });
         };
         // One head over a short context is done before another thread wakes up.
         let small = rows * self.n_heads * keys * self.head_dim < 1 << 17;
@@ -119,8 +126,9 @@ thread_local! {
 }
 
 dispatch! {
-    /// `k` and `v` start at the first visible key's head and hold one row every `stride` floats.
-    fn attend_one(q: &[f32], k: &[f32], v: &[f32], stride: usize, scale: f32, out: &mut [f32]) = body
+    /// `k` and `v` start at the first visible key's head; `layout` = (keys, floats from one row to the next). `scores` has the
+    /// keys rounded up to 16.
+    fn attend_one(q: &[f32], k: &[f32], v: &[f32], layout: (usize, usize), scale: f32, scores: &mut [f32], out: &mut [f32]) = body
 }
 
 #[inline(always)]
@@ -128,52 +136,51 @@ unsafe fn body<L: Lanes>(
     q: &[f32],
     k: &[f32],
     v: &[f32],
-    stride: usize,
+    (keys, stride): (usize, usize),
     scale: f32,
+    scores: &mut [f32],
     out: &mut [f32],
 ) {
     let d = q.len();
-    let keys = k.len().div_ceil(stride);
-    SCORES.with_borrow_mut(|scores| unsafe {
-        let padded = keys.next_multiple_of(16);
-        scores.clear();
-        // A padded score is so low that its weight is 0 to f32 precision; it is not summed anyway.
-        scores.resize(padded, f32::MIN);
-        for (t, score) in scores.iter_mut().enumerate().take(keys) {
+    unsafe {
+        for t in 0..keys {
             let key = k.as_ptr().add(t * stride);
             let mut acc = L::splat(0.0);
             for i in (0..d).step_by(16) {
                 acc = L::fma(L::load(q.as_ptr().add(i)), L::load(key.add(i)), acc);
             }
-            *score = L::sum(acc) * scale;
+            scores[t] = L::sum(acc) * scale;
         }
         let mut top = L::splat(f32::MIN);
-        for t in (0..padded).step_by(16) {
+        for t in (0..scores.len()).step_by(16) {
             top = L::max(top, L::load(scores.as_ptr().add(t)));
         }
         let low = L::splat(-L::hmax(top));
-        for t in (0..padded).step_by(16) {
+        for t in (0..scores.len()).step_by(16) {
             let p = scores.as_mut_ptr().add(t);
             L::store(p, L::exp(L::add(L::load(p), low)));
         }
         // One sum in order of position: the same whatever the padding.
-        let total: f32 = scores[..keys].iter().sum();
+        let mut total = 0f32;
+        for weight in &scores[..keys] {
+            total += weight;
+        }
         let inverse = L::splat(1.0 / total);
         for i in (0..d).step_by(64) {
             let n = ((d - i) / 16).min(4);
             let mut acc = [L::splat(0.0); 4];
-            for (t, weight) in scores[..keys].iter().enumerate() {
+            for t in 0..keys {
                 let value = v.as_ptr().add(t * stride + i);
-                let weight = L::splat(*weight);
-                for (j, acc) in acc.iter_mut().enumerate().take(n) {
-                    *acc = L::fma(weight, L::load(value.add(16 * j)), *acc);
+                let weight = L::splat(scores[t]);
+                for j in 0..n {
+                    acc[j] = L::fma(weight, L::load(value.add(16 * j)), acc[j]);
                 }
             }
-            for (j, acc) in acc.iter().enumerate().take(n) {
-                L::store(out.as_mut_ptr().add(i + 16 * j), L::mul(*acc, inverse));
+            for j in 0..n {
+                L::store(out.as_mut_ptr().add(i + 16 * j), L::mul(acc[j], inverse));
             }
         }
-    });
+    }
 }
 
 #[cfg(test)]

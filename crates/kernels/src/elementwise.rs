@@ -49,23 +49,27 @@ impl CustomOp2 for SwiGlu {
 dispatch! { fn swiglu_slice(gate: &[f32], up: &[f32], out: &mut [f32]) = body }
 
 #[inline(always)]
+unsafe fn sixteen<L: Lanes>(gate: *const f32, up: *const f32, out: *mut f32) {
+    unsafe {
+        let (g, u) = (L::load(gate), L::load(up));
+        let e = L::exp(L::mul(g, L::splat(-1.0)));
+        L::store(out, L::mul(L::div(g, L::add(L::splat(1.0), e)), u));
+    }
+}
+
+#[inline(always)]
 unsafe fn body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     let n = gate.len();
+    let whole = n / 16 * 16;
     unsafe {
-        let lanes = |g: *const f32, u: *const f32, o: *mut f32| {
-            let (g, u) = (L::load(g), L::load(u));
-            let e = L::exp(L::mul(g, L::splat(-1.0)));
-            L::store(o, L::mul(L::div(g, L::add(L::splat(1.0), e)), u));
-        };
-        let whole = n / 16 * 16;
         for i in (0..whole).step_by(16) {
-            lanes(gate.as_ptr().add(i), up.as_ptr().add(i), out.as_mut_ptr().add(i));
+            sixteen::<L>(gate.as_ptr().add(i), up.as_ptr().add(i), out.as_mut_ptr().add(i));
         }
         if whole < n {
             let (mut g, mut u, mut o) = ([0f32; 16], [0f32; 16], [0f32; 16]);
             g[..n - whole].copy_from_slice(&gate[whole..]);
             u[..n - whole].copy_from_slice(&up[whole..]);
-            lanes(g.as_ptr(), u.as_ptr(), o.as_mut_ptr());
+            sixteen::<L>(g.as_ptr(), u.as_ptr(), o.as_mut_ptr());
             out[whole..].copy_from_slice(&o[..n - whole]);
         }
     }

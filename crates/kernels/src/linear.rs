@@ -176,7 +176,15 @@ pub(crate) fn apply(x: &[f32], weight: &Weight) -> Vec<f32> {
         let job =
             Job { weight, x: padded, out: Out(out.as_mut_ptr()), m, n, blocks, rows_per_chunk };
         pool::run(n.div_ceil(rows_per_chunk), &|chunk| {
-            if direct { direct_chunk(&job, chunk) } else { tile_chunk(&job, chunk) }
+            with_scratch(&GROUPS, groups_len(weight), |wide| {
+                if direct {
+                    direct_chunk(&job, chunk, wide);
+                } else {
+                    with_scratch(&UNPACKED, TILE * job.blocks * BLOCK, |tile| {
+                        tile_chunk(&job, chunk, wide, tile)
+                    });
+                }
+            });
         });
     });
     out
@@ -235,7 +243,12 @@ unsafe fn dot<L: Lanes, F: Format, const R: usize>(
         let stride = blocks * BLOCK;
         let mut acc = [[L::splat(0.0); N]; R];
         for b in 0..blocks {
-            let w: [(L::V, L::V); N] = std::array::from_fn(|j| F::block::<L>(&rows[j], b));
+            let w: [(L::V, L::V); N] = [
+                F::block::<L>(&rows[0], b),
+                F::block::<L>(&rows[1], b),
+                F::block::<L>(&rows[2], b),
+                F::block::<L>(&rows[3], b),
+            ];
             for r in 0..R {
                 let x = x.add(r * stride + b * BLOCK);
                 let (x0, x1) = (L::load(x), L::load(x.add(16)));
@@ -304,45 +317,57 @@ unsafe fn widen<L: Lanes>(raw: *const u8, float: FloatType, count: usize, out: *
     }
 }
 
-/// Calls `f` with up to 8 weight rows from `first`, their scales widened.
-#[inline(always)]
-unsafe fn with_rows<L: Lanes>(weight: &Weight, first: usize, count: usize, f: impl FnOnce(&[Row])) {
-    let empty = Row {
-        data: std::ptr::null(),
-        scales: std::ptr::null(),
-        biases: std::ptr::null(),
-        group_shift: 0,
-    };
-    let mut rows = [empty; 8];
+/// Weight rows whose scales are widened together.
+const ROWS: usize = 8;
+const NO_ROW: Row = Row {
+    data: std::ptr::null(),
+    scales: std::ptr::null(),
+    biases: std::ptr::null(),
+    group_shift: 0,
+};
+
+/// Floats of scratch that `rows_at` needs.
+fn groups_len(weight: &Weight) -> usize {
     match weight {
-        Weight::Dense(w) => {
-            let base = w.data.as_slice().as_ptr();
-            for (i, row) in rows.iter_mut().enumerate().take(count) {
-                row.data = unsafe { base.add((first + i) * w.k * w.float.size()) };
+        Weight::Affine(w) => 2 * ROWS * (w.k / w.group),
+        Weight::Dense(_) => 0,
+    }
+}
+
+/// Up to 8 weight rows from `first`, their scales widened into `wide`.
+#[inline(always)]
+unsafe fn rows_at<L: Lanes>(
+    weight: &Weight,
+    first: usize,
+    count: usize,
+    wide: *mut f32,
+) -> [Row; ROWS] {
+    let mut rows = [NO_ROW; ROWS];
+    unsafe {
+        match weight {
+            Weight::Dense(w) => {
+                let base = w.data.as_slice().as_ptr();
+                for (i, row) in rows.iter_mut().enumerate().take(count) {
+                    row.data = base.add((first + i) * w.k * w.float.size());
+                }
             }
-            f(&rows[..count]);
-        }
-        Weight::Affine(w) => {
-            let groups = w.k / w.group;
-            with_scratch(&GROUPS, 16 * groups, |wide| unsafe {
+            Weight::Affine(w) => {
+                let groups = w.k / w.group;
                 let (codes, scales, biases) =
                     (w.codes.as_slice(), w.scales.as_slice(), w.biases.as_slice());
                 for (i, row) in rows.iter_mut().enumerate().take(count) {
                     let at = (first + i) * groups * w.scale_type.size();
-                    let (s, b) = (
-                        wide.as_mut_ptr().add(2 * i * groups),
-                        wide.as_mut_ptr().add((2 * i + 1) * groups),
-                    );
+                    let (s, b) = (wide.add(2 * i * groups), wide.add((2 * i + 1) * groups));
                     widen::<L>(scales.as_ptr().add(at), w.scale_type, groups, s);
                     widen::<L>(biases.as_ptr().add(at), w.scale_type, groups, b);
                     row.data = codes.as_ptr().add((first + i) * w.k * w.bits / 8);
                     (row.scales, row.biases) = (s, b);
                     row.group_shift = (w.group / BLOCK).trailing_zeros();
                 }
-                f(&rows[..count]);
-            });
+            }
         }
     }
+    rows
 }
 
 /// Unpacks in whichever format the weight has.
@@ -368,29 +393,34 @@ unsafe fn unpack_any<L: Lanes>(weight: &Weight, rows: &[Row], blocks: usize, out
     }
 }
 
-dispatch! { fn direct_chunk(job: &Job<'_>, chunk: usize) = direct_body }
-dispatch! { fn tile_chunk(job: &Job<'_>, chunk: usize) = tile_body }
+// Vector code may not pass through closures: a closure is a function of its own, compiled without the CPU feature, and
+// what cannot be inlined out of it runs a hundred times slower. Scratch is therefore borrowed before these are called.
+dispatch! { fn direct_chunk(job: &Job<'_>, chunk: usize, wide: &mut [f32]) = direct_body }
+dispatch! { fn tile_chunk(job: &Job<'_>, chunk: usize, wide: &mut [f32], tile: &mut [f32]) = tile_body }
 
 #[inline(always)]
-unsafe fn direct_body<L: Lanes>(job: &Job<'_>, chunk: usize) {
+unsafe fn direct_body<L: Lanes>(job: &Job<'_>, chunk: usize, wide: &mut [f32]) {
     let first = chunk * job.rows_per_chunk;
     let end = (first + job.rows_per_chunk).min(job.n);
-    for row in (first..end).step_by(8) {
+    let x = job.x.as_ptr();
+    let mut row = first;
+    while row < end {
         unsafe {
-            with_rows::<L>(job.weight, row, 8.min(end - row), |rows| {
-                let (x, out) = (job.x.as_ptr(), job.out.at(row));
-                match job.weight {
-                    Weight::Affine(w) if w.bits == 4 => {
-                        dots::<L, Bits4>(x, rows, job.m, job.blocks, out, job.n)
-                    }
-                    Weight::Affine(_) => dots::<L, Bits8>(x, rows, job.m, job.blocks, out, job.n),
-                    Weight::Dense(w) if w.float == FloatType::BF16 => {
-                        dots::<L, BF16>(x, rows, job.m, job.blocks, out, job.n)
-                    }
-                    Weight::Dense(_) => dots::<L, F32>(x, rows, job.m, job.blocks, out, job.n),
+            let count = ROWS.min(end - row);
+            let rows = rows_at::<L>(job.weight, row, count, wide.as_mut_ptr());
+            let (rows, out) = (&rows[..count], job.out.at(row));
+            match job.weight {
+                Weight::Affine(w) if w.bits == 4 => {
+                    dots::<L, Bits4>(x, rows, job.m, job.blocks, out, job.n)
                 }
-            });
+                Weight::Affine(_) => dots::<L, Bits8>(x, rows, job.m, job.blocks, out, job.n),
+                Weight::Dense(w) if w.float == FloatType::BF16 => {
+                    dots::<L, BF16>(x, rows, job.m, job.blocks, out, job.n)
+                }
+                Weight::Dense(_) => dots::<L, F32>(x, rows, job.m, job.blocks, out, job.n),
+            }
         }
+        row += ROWS;
     }
 }
 
@@ -410,43 +440,49 @@ unsafe fn unpack<L: Lanes, F: Format>(rows: &[Row], blocks: usize, out: *mut f32
 }
 
 #[inline(always)]
-unsafe fn tile_body<L: Lanes>(job: &Job<'_>, chunk: usize) {
+unsafe fn tile_body<L: Lanes>(job: &Job<'_>, chunk: usize, wide: &mut [f32], tile: &mut [f32]) {
     let first = chunk * job.rows_per_chunk;
     let end = (first + job.rows_per_chunk).min(job.n);
     let (_, k) = job.weight.dims();
     let width = job.blocks * BLOCK;
-    with_scratch(&UNPACKED, TILE * width, |tile| {
-        for row in (first..end).step_by(TILE) {
-            let count = TILE.min(end - row);
-            if k.is_multiple_of(BLOCK) {
-                for part in (0..count).step_by(8) {
-                    unsafe {
-                        let to = tile.as_mut_ptr().add(part * width);
-                        with_rows::<L>(job.weight, row + part, 8.min(count - part), |rows| {
-                            unpack_any::<L>(job.weight, rows, job.blocks, to);
-                        });
-                    }
-                }
-            } else {
-                for (i, to) in tile.chunks_mut(width).enumerate().take(count) {
-                    to[k..].fill(0.0);
-                    job.weight.row(row + i, &mut to[..k]);
-                }
-            }
-            let rows: [Row; TILE] = std::array::from_fn(|i| Row {
-                data: tile[(i * width).min(tile.len() - width)..].as_ptr().cast(),
-                scales: std::ptr::null(),
-                biases: std::ptr::null(),
-                group_shift: 0,
-            });
-            for r in (0..job.m).step_by(4) {
+    let mut row = first;
+    while row < end {
+        let count = TILE.min(end - row);
+        if k.is_multiple_of(BLOCK) {
+            let mut part = 0;
+            while part < count {
                 unsafe {
-                    let (x, out) = (job.x.as_ptr().add(r * width), job.out.at(r * job.n + row));
-                    dots::<L, F32>(x, &rows[..count], 4.min(job.m - r), job.blocks, out, job.n);
+                    let some = ROWS.min(count - part);
+                    let rows = rows_at::<L>(job.weight, row + part, some, wide.as_mut_ptr());
+                    unpack_any::<L>(
+                        job.weight,
+                        &rows[..some],
+                        job.blocks,
+                        tile.as_mut_ptr().add(part * width),
+                    );
                 }
+                part += ROWS;
+            }
+        } else {
+            for (i, to) in tile.chunks_mut(width).enumerate().take(count) {
+                to[k..].fill(0.0);
+                job.weight.row(row + i, &mut to[..k]);
             }
         }
-    });
+        let mut rows = [NO_ROW; TILE];
+        for (i, unpacked) in rows.iter_mut().enumerate().take(count) {
+            unpacked.data = tile[i * width..].as_ptr().cast();
+        }
+        let mut r = 0;
+        while r < job.m {
+            unsafe {
+                let (x, out) = (job.x.as_ptr().add(r * width), job.out.at(r * job.n + row));
+                dots::<L, F32>(x, &rows[..count], 4.min(job.m - r), job.blocks, out, job.n);
+            }
+            r += 4;
+        }
+        row += TILE;
+    }
 }
 
 #[cfg(test)]

@@ -147,6 +147,28 @@ unsafe fn widen8(p: *const u8) -> __m256i {
     unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())) }
 }
 
+#[inline(always)]
+unsafe fn affine8(u: __m256i, scale: __m256, bias: __m256) -> __m256 {
+    unsafe { _mm256_fmadd_ps(_mm256_cvtepi32_ps(u), scale, bias) }
+}
+
+#[inline(always)]
+unsafe fn pow2_8(n: __m256) -> __m256 {
+    unsafe {
+        let i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(i))
+    }
+}
+
+#[inline(always)]
+unsafe fn bf16_8(p: *const u8) -> __m256 {
+    unsafe {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(
+            p.cast(),
+        ))))
+    }
+}
+
 impl Lanes for Avx2 {
     type V = [__m256; 2];
     #[inline(always)]
@@ -194,10 +216,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn pow2(n: Self::V) -> Self::V {
-        n.map(|n| unsafe {
-            let i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(i))
-        })
+        unsafe { [pow2_8(n[0]), pow2_8(n[1])] }
     }
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
@@ -211,13 +230,16 @@ impl Lanes for Avx2 {
     unsafe fn nibbles(p: *const u8, scale: f32, bias: f32) -> (Self::V, Self::V) {
         unsafe {
             let (s, b) = (_mm256_set1_ps(scale), _mm256_set1_ps(bias));
-            let codes = [widen8(p), widen8(p.add(8))];
-            let low = codes.map(|c| {
-                let u = _mm256_cvtepi32_ps(_mm256_and_si256(c, _mm256_set1_epi32(15)));
-                _mm256_fmadd_ps(u, s, b)
-            });
-            let high =
-                codes.map(|c| _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(c)), s, b));
+            let (c0, c1) = (widen8(p), widen8(p.add(8)));
+            let mask = _mm256_set1_epi32(15);
+            let low = [
+                affine8(_mm256_and_si256(c0, mask), s, b),
+                affine8(_mm256_and_si256(c1, mask), s, b),
+            ];
+            let high = [
+                affine8(_mm256_srli_epi32::<4>(c0), s, b),
+                affine8(_mm256_srli_epi32::<4>(c1), s, b),
+            ];
             (low, high)
         }
     }
@@ -225,21 +247,21 @@ impl Lanes for Avx2 {
     unsafe fn bytes(p: *const u8, scale: f32, bias: f32) -> Self::V {
         unsafe {
             let (s, b) = (_mm256_set1_ps(scale), _mm256_set1_ps(bias));
-            [widen8(p), widen8(p.add(8))].map(|u| _mm256_fmadd_ps(_mm256_cvtepi32_ps(u), s, b))
+            [affine8(widen8(p), s, b), affine8(widen8(p.add(8)), s, b)]
         }
     }
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> Self::V {
-        unsafe {
-            [p, p.add(16)].map(|p| {
-                let w = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w))
-            })
-        }
+        unsafe { [bf16_8(p), bf16_8(p.add(16))] }
     }
     #[inline(always)]
     unsafe fn f16(p: *const u8) -> Self::V {
-        unsafe { [p, p.add(16)].map(|p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))) }
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast())),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> Self::V {
