@@ -40,18 +40,27 @@ system_packages() {
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  echo "setup: installing ${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  local known=()
+  for package in "${missing[@]}"; do # not every release has the compiler that check-macos needs
+    if apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); else echo "setup: this system has no $package"; fi
+  done
+  apt_install "${known[@]}"
 }
 
 # Debian's own node is too old, but its npm can fetch a newer one into the target folder.
 node_and_npm() {
   newer_than "$NODE_NEEDED" "$(version_of node)" && have npm && return
   [ "$(uname)" != Darwin ] || stop "Node $NODE_NEEDED or newer is needed. Type: brew install node"
-  have npm || as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm
+  have npm || apt_install nodejs npm
   echo "setup: fetching node 22 into $target/tools"
   npm install --silent --no-audit --no-fund --prefix "$target/tools" node@22
+}
+
+apt_install() {
+  [ $# -gt 0 ] || return 0
+  echo "setup: installing $*"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }

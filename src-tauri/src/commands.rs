@@ -37,7 +37,7 @@ pub fn register(builder: Builder<Wry>) -> Builder<Wry> {
 }
 
 /// A window that is gone hears nothing, and nobody else has to know.
-fn into<T: IpcResponse + 'static>(channel: Channel<T>) -> impl FnMut(T) + Send + 'static {
+fn into<T: IpcResponse + Send + 'static>(channel: Channel<T>) -> impl FnMut(T) + Send + 'static {
     move |event| drop(channel.send(event))
 }
 

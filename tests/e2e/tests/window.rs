@@ -21,7 +21,11 @@ async fn finished(window: &Window) -> String {
 }
 
 async fn set_temperature(window: &Window, value: &str) {
-    if window.look("temperature-input").await.is_none() {
+    let shown = match window.look("temperature-input").await {
+        Some(input) => input.is_displayed().await.unwrap_or(false),
+        None => false,
+    };
+    if !shown {
         window.click("sampling-button").await;
     }
     let input = window.usable("temperature-input").await;
