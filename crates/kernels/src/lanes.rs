@@ -39,6 +39,10 @@ pub trait Lanes: Copy + 'static {
     /// 16 f32, any alignment.
     unsafe fn f32(p: *const u8) -> Self::V;
 
+    /// Asks for the cache line behind `p`, which need not be readable.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+
     /// e^x, for x in about -87..=88; smaller gives the smallest normal number (close enough to 0 for a softmax), larger
     /// saturates. Relative error below 2e-7 (Cephes' polynomial after range reduction by ln 2 in two parts).
     #[inline(always)]

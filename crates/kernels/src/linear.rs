@@ -5,6 +5,7 @@
 //! fused multiply-adds for a (row, output) pair, so the two agree bit for bit. (Every format in registers for every
 //! number of rows would be 300 more loops to compile, for checkpoints hardly anybody has.)
 
+use crate::Bytes;
 use crate::lanes::{Lanes, dispatch};
 use crate::pool::{self, Out};
 use crate::weight::{FloatType, Weight};
@@ -309,6 +310,18 @@ unsafe fn widen<L: Lanes>(raw: *const u8, float: FloatType, count: usize, out: *
             L::store(out.add(i), v);
             i += 16;
         }
+        // The last lanes overlap those before rather than being done one by one.
+        if i < count && count >= 16 {
+            i = count - 16;
+            let p = raw.add(i * size);
+            let v = match float {
+                FloatType::F32 => L::f32(p),
+                FloatType::F16 => L::f16(p),
+                FloatType::BF16 => L::bf16(p),
+            };
+            L::store(out.add(i), v);
+            return;
+        }
         let rest = std::slice::from_raw_parts(raw, count * size);
         while i < count {
             *out.add(i) = float.get(rest, i);
@@ -398,6 +411,31 @@ unsafe fn unpack_any<L: Lanes>(weight: &Weight, rows: &[Row], blocks: usize, out
 dispatch! { fn direct_chunk(job: &Job<'_>, chunk: usize, wide: &mut [f32]) = direct_body }
 dispatch! { fn tile_chunk(job: &Job<'_>, chunk: usize, wide: &mut [f32], tile: &mut [f32]) = tile_body }
 
+/// Asks for the codes, scales and biases of `count` weight rows from `first`.
+#[inline(always)]
+unsafe fn fetch<L: Lanes>(weight: &Weight, first: usize, count: usize) {
+    match weight {
+        Weight::Affine(w) => {
+            let scales = w.k / w.group * w.scale_type.size();
+            fetch_rows::<L>(&w.codes, first, count, w.k * w.bits / 8);
+            fetch_rows::<L>(&w.scales, first, count, scales);
+            fetch_rows::<L>(&w.biases, first, count, scales);
+        }
+        Weight::Dense(w) => fetch_rows::<L>(&w.data, first, count, w.k * w.float.size()),
+    }
+}
+
+#[inline(always)]
+fn fetch_rows<L: Lanes>(bytes: &Bytes, first: usize, count: usize, row: usize) {
+    let p = bytes.as_slice().as_ptr().wrapping_add(first * row);
+    let mut at = 0;
+    while at < count * row {
+        // SAFETY: a prefetch never faults.
+        unsafe { L::prefetch(p.wrapping_add(at)) };
+        at += 64;
+    }
+}
+
 #[inline(always)]
 unsafe fn direct_body<L: Lanes>(job: &Job<'_>, chunk: usize, wide: &mut [f32]) {
     let first = chunk * job.rows_per_chunk;
@@ -409,6 +447,8 @@ unsafe fn direct_body<L: Lanes>(job: &Job<'_>, chunk: usize, wide: &mut [f32]) {
             let count = ROWS.min(end - row);
             let rows = rows_at::<L>(job.weight, row, count, wide.as_mut_ptr());
             let (rows, out) = (&rows[..count], job.out.at(row));
+            // Rows are short: the hardware's own prefetch hardly gets going before one ends.
+            fetch::<L>(job.weight, row + ROWS, ROWS);
             match job.weight {
                 Weight::Affine(w) if w.bits == 4 => {
                     dots::<L, Bits4>(x, rows, job.m, job.blocks, out, job.n)
@@ -488,7 +528,6 @@ unsafe fn tile_body<L: Lanes>(job: &Job<'_>, chunk: usize, wide: &mut [f32], til
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Bytes;
     use crate::weight::{Affine, Dense};
 
     struct Rng(u64);

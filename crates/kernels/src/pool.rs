@@ -1,5 +1,8 @@
 //! A small pool for work of tens of microseconds: workers spin briefly before they sleep, and the caller works too.
 //!
+//! Spinning is on plain loads, without the processor's pause hint: a virtual machine's host takes a core away that pauses too
+//! often, which costs more than the wait.
+//!
 //! A general work-stealing pool costs more to wake than one matrix-vector product of a small layer takes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -20,13 +23,17 @@ struct Job {
 // SAFETY: the pointer is only used while `run` keeps the task alive, see there.
 unsafe impl Send for Job {}
 
+/// On a cache line of its own: what one thread spins on must not share a line with what another writes.
+#[repr(align(128))]
+struct Apart<T>(T);
+
 struct Shared {
     /// Even = idle, odd = a job is open. Grows with every change.
-    epoch: AtomicUsize,
-    job: Mutex<Option<Job>>,
-    next_chunk: AtomicUsize,
+    epoch: Apart<AtomicUsize>,
+    job: Apart<Mutex<Option<Job>>>,
+    next_chunk: Apart<AtomicUsize>,
     /// Workers inside the open job.
-    inside: AtomicUsize,
+    inside: Apart<AtomicUsize>,
     panicked: AtomicUsize,
     sleepers: AtomicUsize,
     wake: Condvar,
@@ -57,10 +64,10 @@ fn pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
     POOL.get_or_init(|| {
         let shared: &'static Shared = Box::leak(Box::new(Shared {
-            epoch: AtomicUsize::new(0),
-            job: Mutex::new(None),
-            next_chunk: AtomicUsize::new(0),
-            inside: AtomicUsize::new(0),
+            epoch: Apart(AtomicUsize::new(0)),
+            job: Apart(Mutex::new(None)),
+            next_chunk: Apart(AtomicUsize::new(0)),
+            inside: Apart(AtomicUsize::new(0)),
             panicked: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             wake: Condvar::new(),
@@ -87,17 +94,16 @@ fn work(shared: &'static Shared) {
         let began = Instant::now();
         let mut spins = 0u32;
         loop {
-            let epoch = shared.epoch.load(Acquire);
+            let epoch = shared.epoch.0.load(Acquire);
             if epoch != seen && epoch % 2 == 1 {
                 seen = epoch;
                 break;
             }
-            std::hint::spin_loop();
             spins += 1;
-            if spins % 64 == 0 && began.elapsed() > SPIN {
+            if spins % 1024 == 0 && began.elapsed() > SPIN {
                 let guard = shared.wake_lock.lock().unwrap_or_else(|p| p.into_inner());
                 shared.sleepers.fetch_add(1, SeqCst);
-                let stay = shared.epoch.load(SeqCst);
+                let stay = shared.epoch.0.load(SeqCst);
                 if stay == seen || stay % 2 == 0 {
                     drop(shared.wake.wait(guard));
                 }
@@ -106,9 +112,9 @@ fn work(shared: &'static Shared) {
         }
         // Entering under the job's lock: `run` closes the job under the same lock and then waits for `inside` to be 0.
         let job = {
-            let open = shared.job.lock().unwrap_or_else(|p| p.into_inner());
+            let open = shared.job.0.lock().unwrap_or_else(|p| p.into_inner());
             if let Some(job) = *open {
-                shared.inside.fetch_add(1, SeqCst);
+                shared.inside.0.fetch_add(1, SeqCst);
                 Some(job)
             } else {
                 None
@@ -124,14 +130,14 @@ fn work(shared: &'static Shared) {
             {
                 shared.panicked.fetch_add(1, SeqCst);
             }
-            shared.inside.fetch_sub(1, Release);
+            shared.inside.0.fetch_sub(1, Release);
         }
     }
 }
 
 fn claim(shared: &Shared, task: &Task<'_>, n_chunks: usize) {
     loop {
-        let chunk = shared.next_chunk.fetch_add(1, Relaxed);
+        let chunk = shared.next_chunk.0.fetch_add(1, Relaxed);
         if chunk >= n_chunks {
             return;
         }
@@ -151,23 +157,22 @@ pub fn run(n_chunks: usize, task: &Task<'_>) {
     let shared = pool.shared;
     // SAFETY: only the lifetime is erased; this function outlives every use (it waits for `inside` == 0 below).
     let erased: *const Task<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
-    shared.next_chunk.store(0, Relaxed);
-    *shared.job.lock().unwrap_or_else(|p| p.into_inner()) = Some(Job { task: erased, n_chunks });
-    shared.epoch.fetch_add(1, SeqCst);
+    shared.next_chunk.0.store(0, Relaxed);
+    *shared.job.0.lock().unwrap_or_else(|p| p.into_inner()) = Some(Job { task: erased, n_chunks });
+    shared.epoch.0.fetch_add(1, SeqCst);
     if shared.sleepers.load(SeqCst) > 0 {
         let _guard = shared.wake_lock.lock().unwrap_or_else(|p| p.into_inner());
         shared.wake.notify_all();
     }
     let mine =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claim(shared, task, n_chunks)));
-    *shared.job.lock().unwrap_or_else(|p| p.into_inner()) = None;
-    shared.epoch.fetch_add(1, SeqCst);
+    *shared.job.0.lock().unwrap_or_else(|p| p.into_inner()) = None;
+    shared.epoch.0.fetch_add(1, SeqCst);
     let mut spins = 0u32;
-    while shared.inside.load(Acquire) > 0 {
-        std::hint::spin_loop();
+    while shared.inside.0.load(Acquire) > 0 {
         spins += 1;
         // A worker that was taken off its core needs ours.
-        if spins % 4096 == 0 {
+        if spins % 16384 == 0 {
             std::thread::yield_now();
         }
     }

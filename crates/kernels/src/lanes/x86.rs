@@ -39,6 +39,10 @@ unsafe fn halves512(v: __m512) -> (__m256, __m256) {
 impl Lanes for Avx512 {
     type V = __m512;
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
         unsafe { _mm512_set1_ps(x) }
     }
@@ -171,6 +175,10 @@ unsafe fn bf16_8(p: *const u8) -> __m256 {
 
 impl Lanes for Avx2 {
     type V = [__m256; 2];
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
         unsafe { [_mm256_set1_ps(x); 2] }
