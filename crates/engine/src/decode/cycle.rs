@@ -184,11 +184,11 @@ impl Sequence {
         }
     }
 
-    /// Feeds every level all rows whose token is known, without asking for logits.
+    /// Feeds every level the rows whose token is known, all but the newest: a draft starts from that row's output.
     fn catch_up(&mut self) -> Result<()> {
         let (Some(head), Some(state)) = (&self.model.head, &mut self.head) else { return Ok(()) };
         for level in 0..head.levels() {
-            feed_level(&**head, state, level, &self.tokens)?;
+            feed_level(&**head, state, level, &self.tokens, 1)?;
         }
         settle(state, self.tokens.len())
     }
@@ -302,7 +302,7 @@ impl Sequence {
                         &mut state.caches[level],
                     )?
                 }
-                _ => match feed_level(&**head, state, level, &self.tokens)? {
+                _ => match feed_level(&**head, state, level, &self.tokens, 0)? {
                     Some(out) => out,
                     None => break,
                 },
@@ -344,15 +344,18 @@ impl Sequence {
     }
 }
 
-/// Feeds `level` every row it has not had and whose token is known; its output becomes the next level's feed. `None` = no such row.
+/// Feeds `level` every row it has not had and whose token is known, but for the newest `held` ones;
+/// its output becomes the next level's feed. `None` = no such row.
 fn feed_level(
     head: &dyn MtpHead,
     state: &mut HeadState,
     level: usize,
     tokens: &[u32],
+    held: usize,
 ) -> Result<Option<Tensor>> {
     let first = state.caches[level].len();
-    let end = tokens.len().saturating_sub(1 + level).min(state.feeds[level].end());
+    let end =
+        tokens.len().saturating_sub(1 + level).min(state.feeds[level].end()).saturating_sub(held);
     if first >= end {
         return Ok(None);
     }

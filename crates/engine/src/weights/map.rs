@@ -92,15 +92,28 @@ impl Shard {
         Ok(Self { file: path.to_owned(), tensors, n_bytes: raw.len() as u64 })
     }
 
-    /// A list of non-negative int32 values; `None` when there is no such tensor.
+    /// A list of non-negative integers; `None` when there is no such tensor or one does not fit u32.
     pub fn integers(&self, name: &str) -> Option<Vec<u32>> {
-        let tensor =
-            self.tensors.get(name).filter(|t| matches!(t.dtype, Dtype::I32 | Dtype::U32))?;
-        let raw = tensor.data.as_slice().chunks_exact(4);
-        raw.map(|b| u32::try_from(i32::from_le_bytes([b[0], b[1], b[2], b[3]])).ok()).collect()
+        let tensor = self.tensors.get(name)?;
+        let raw = tensor.data.as_slice();
+        match tensor.dtype {
+            Dtype::I32 | Dtype::U32 => raw
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| u32::try_from(i32::from_le_bytes(*b)).ok())
+                .collect(),
+            Dtype::I64 | Dtype::U64 => raw
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|b| u32::try_from(i64::from_le_bytes(*b)).ok())
+                .collect(),
+            _ => None,
+        }
     }
 
-    /// An integer or float tensor as f32, with its shape; for golden values and inspection.
+    /// A float tensor as f32, with its shape; for golden values and inspection.
     pub fn floats(&self, name: &str) -> Option<(Vec<f32>, Vec<usize>)> {
         let tensor = self.tensors.get(name)?;
         let float = match tensor.dtype {
