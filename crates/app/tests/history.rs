@@ -1,4 +1,5 @@
 //! Chats on disk: what is kept, what is found, and what happens to files that are not what they should be.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use foretoken_app::history::{History, HistoryError};
 use foretoken_protocol::{FinishReason, ReplyStats, Role};

@@ -1,4 +1,5 @@
 //! The settings file: what is kept, what a damaged one costs.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use foretoken_app::settings::{load, save};
 use foretoken_app::{App, Paths};
