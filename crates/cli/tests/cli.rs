@@ -1,4 +1,5 @@
 //! The program's promises to scripts: what stands on stdout with `--json`, and that logs do not.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 

@@ -153,7 +153,8 @@ impl Place {
 pub struct Folder(pub PathBuf);
 
 /// Name, the header's entry without offsets, and the bytes.
-pub type Tensors = Vec<(String, Value, Vec<u8>)>;
+pub type Tensor = (String, Value, Vec<u8>);
+pub type Tensors = Vec<Tensor>;
 
 impl Folder {
     pub fn arg(&self) -> &str {
@@ -202,7 +203,7 @@ impl Folder {
 pub fn tensors_of(raw: &[u8]) -> Tensors {
     let n = u64::from_le_bytes(raw[..8].try_into().unwrap()) as usize;
     let header: serde_json::Map<String, Value> = serde_json::from_slice(&raw[8..8 + n]).unwrap();
-    let mut tensors: Vec<(usize, (String, Value, Vec<u8>))> = Vec::new();
+    let mut tensors: Vec<(usize, Tensor)> = Vec::new();
     for (name, mut info) in header {
         if name == "__metadata__" {
             continue;
