@@ -36,5 +36,6 @@ pub fn compute(model: &Model, ids: &[u32]) -> Result<HashMap<String, Tensor>> {
 
 /// Writes what `compute` gave as safetensors.
 pub fn write(tensors: &HashMap<String, Tensor>, file: &Path) -> Result<()> {
-    Ok(candle_core::safetensors::save(tensors, file)?)
+    candle_core::safetensors::save(tensors, file)
+        .map_err(|e| EngineError::Io { path: file.to_owned(), source: std::io::Error::other(e) })
 }
