@@ -1,7 +1,6 @@
 use crate::args::ChatArgs;
 use crate::output;
-use foretoken_app::{Engine, Prompt, ReplyEvent, ReplyRequest, check_options, error};
-use foretoken_engine::text::TurnText;
+use foretoken_app::{Engine, Prompt, ReplyEvent, ReplyRequest, TurnText, check_options, error};
 use foretoken_protocol::{
     DraftingState, ErrorCode, FinishReason, LoadEvent, LoadedModel, ReplyStats, WireError,
 };

@@ -75,7 +75,7 @@ impl Config {
             return Err(unsupported("mtp_hidden", hidden));
         }
         let heads = (config.num_attention_heads, config.n_kv_heads());
-        if heads.1 == 0 || heads.0 % heads.1 != 0 {
+        if heads.1 == 0 || !heads.0.is_multiple_of(heads.1) {
             return Err(unsupported("num_key_value_heads", heads.1));
         }
         if !config.head_dim().is_multiple_of(16) || config.head_dim() == 0 {

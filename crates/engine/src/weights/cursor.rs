@@ -129,7 +129,7 @@ impl<'a> Weights<'a> {
         else {
             return Err(mismatch(vec![n, k]));
         };
-        if *rows != n || *groups == 0 || words * 32 % k.max(1) != 0 || k % groups != 0 {
+        if *rows != n || *groups == 0 || words * 32 % k.max(1) != 0 || !k.is_multiple_of(*groups) {
             return Err(mismatch(vec![n, k]));
         }
         let found = Packing { bits: words * 32 / k, group: k / groups };

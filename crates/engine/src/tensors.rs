@@ -1,9 +1,9 @@
 //! Logits and hidden states of a text, for comparison with other implementations (`foretoken logits`).
 
+use crate::decode::Sequence;
+use crate::models::Model;
+use crate::{EngineError, Result};
 use candle_core::Tensor;
-use foretoken_engine::decode::Sequence;
-use foretoken_engine::models::Model;
-use foretoken_engine::{EngineError, Result};
 use std::collections::HashMap;
 use std::path::Path;
 
