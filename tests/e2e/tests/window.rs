@@ -3,7 +3,7 @@
 use foretoken_e2e::{Home, Window, play, until};
 use serde_json::json;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// The starter model answers with well over a thousand tokens: enough for everything that is done meanwhile.
@@ -86,13 +86,13 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
         // The switch works in the middle of the reply: nothing more is drafted, and then again.
         window.click("draft-switch").await;
         let off = drafting_says(&window, &["Drafting off."]).await;
-        assert_eq!(window.attribute("draft-switch", "aria-checked").await.unwrap(), "false");
+        assert_eq!(switch(&window).await.as_deref(), Some("false"));
         let (rate, now) = (accept_rate(&window).await, number(&window, "live-now").await);
         let plain = window.changed("live-now", &now).await;
         assert_eq!(accept_rate(&window).await, rate, "something was drafted");
         window.fill("depth-select", "2").await;
         let on = drafting_says(&window, &["Drafting on, depth 2"]).await;
-        assert_eq!(window.attribute("draft-switch", "aria-checked").await.unwrap(), "true");
+        assert_eq!(switch(&window).await.as_deref(), Some("true"));
         until("something is drafted", || async {
             (accept_rate(&window).await != rate).then_some(())
         })
@@ -168,6 +168,10 @@ async fn begin_again(window: &Window) {
         (there && window.attribute(newest, "data-marked").await.is_none()).then_some(())
     })
     .await;
+}
+
+async fn switch(window: &Window) -> Option<String> {
+    window.attribute("draft-switch", "aria-checked").await
 }
 
 /// Of the first draft, to four places.
