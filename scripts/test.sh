@@ -56,8 +56,8 @@ part "rust: examples in documentation" doctests cargo test --doc --workspace --e
 part "rust: clippy" one cargo clippy --workspace --all-targets -- -D warnings
 if [ "$(uname)" = Linux ]; then
   part "window: end to end" nextest scripts/e2e.sh
-  part "macos: app" one scripts/check-macos.sh -p foretoken-desktop
-  part "macos: command line" one scripts/check-macos.sh -p foretoken-cli
+  # Both in one call: the same features for both, so the standard library and all they share is checked once.
+  part "macos: app and command line" one scripts/check-macos.sh -p foretoken-desktop -p foretoken-cli
 else
   echo "== left out: the window's end-to-end test needs WebKitWebDriver, which only Linux has"
 fi
