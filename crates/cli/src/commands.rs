@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Bench { model, prompts, max_tokens, repetitions, deepest, json } => {
             let loaded = open(&model)?;
             let plan = bench::BenchPlan {
-                prompts_per_class: prompts,
+                prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
                 repetitions: repetitions.max(1),
                 deepest,
@@ -82,7 +82,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Exact { model, prompts, max_tokens, json } => {
             let loaded = open(&model)?;
             let mut held_out = bench::held_out();
-            held_out.truncate(prompts.unwrap_or(usize::MAX));
+            held_out.truncate(prompts.unwrap_or(usize::MAX).max(1));
             let report = bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress)
                 .map_err(|e| foretoken_app::from_engine(&e))?;
             let same = report.different.is_empty();
