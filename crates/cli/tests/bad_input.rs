@@ -288,7 +288,7 @@ fn conversions_that_are_refused() {
     };
     let gone = place.path("gone.gguf").to_string_lossy().into_owned();
     convert(&gone, &[]).refused("no source", "not_found", &["gone.gguf"]);
-    convert(place.dir.path().to_str().unwrap(), &[]).refused("a folder", "not_found", &[]);
+    convert(place.dir.path().to_str().unwrap(), &[]).refused("a folder", "unsupported", &["GGUF"]);
     let mut header = b"GGUF\x03\0\0\0".to_vec();
     header.extend([0xff; 16]);
     for (name, content) in [
