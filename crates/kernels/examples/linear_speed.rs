@@ -8,9 +8,20 @@ use foretoken_kernels::{Affine, Bytes, FloatType, Weight, linear};
 use std::time::Instant;
 
 fn weight(n: usize, k: usize, bits: usize) -> Weight {
-    let bytes = |len: usize| Bytes::from_vec((0..len).map(|i| (i * 73 % 251) as u8 & 0x3b).collect());
+    let bytes =
+        |len: usize| Bytes::from_vec((0..len).map(|i| (i * 73 % 251) as u8 & 0x3b).collect());
     let scales = || bytes(n * k / 32 * 2);
-    Weight::Affine(Affine::new(bytes(n * k * bits / 8), scales(), scales(), FloatType::F16, (bits, 32), (n, k)).expect("sizes fit"))
+    Weight::Affine(
+        Affine::new(
+            bytes(n * k * bits / 8),
+            scales(),
+            scales(),
+            FloatType::F16,
+            (bits, 32),
+            (n, k),
+        )
+        .expect("sizes fit"),
+    )
 }
 
 fn main() -> candle_core::Result<()> {
@@ -29,7 +40,11 @@ fn main() -> candle_core::Result<()> {
                     }
                     best = best.min(began.elapsed().as_secs_f64());
                 }
-                println!("{n:5}x{k} {bits}-bit, {mb:6.1} MB, {m:3} rows: {:8.1} us, {:5.1} GB/s", best * 1e6, mb / best / 1e3);
+                println!(
+                    "{n:5}x{k} {bits}-bit, {mb:6.1} MB, {m:3} rows: {:8.1} us, {:5.1} GB/s",
+                    best * 1e6,
+                    mb / best / 1e3
+                );
             }
         }
     }
