@@ -38,7 +38,10 @@ pub fn open(folder: &Path) -> Arc<Model> {
 
 /// The model with drafts over its whole vocabulary.
 pub fn open_full_vocab(folder: &Path) -> Arc<Model> {
-    Arc::new(load(folder, LoadOptions { reduced_draft_vocab: false }).expect("loads"))
+    Arc::new(
+        load(folder, LoadOptions { reduced_draft_vocab: false, ..Default::default() })
+            .expect("loads"),
+    )
 }
 
 pub struct Golden(Shard);
@@ -175,4 +178,9 @@ pub fn run_family(model: &Arc<Model>, text: &[u32]) {
             "depth {depth}"
         );
     }
+}
+
+/// Largest absolute difference over the largest value.
+pub fn relative(got: &[f32], want: &[f32]) -> f32 {
+    distance(got, want) / want.iter().fold(0.0, |top, v| v.abs().max(top))
 }
