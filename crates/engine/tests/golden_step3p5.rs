@@ -1,0 +1,174 @@
+//! `step3p5` against values of a reference implementation (`tests/golden/step3p5-tiny*/README.md`).
+
+mod support;
+
+use foretoken_engine::decode::Sequence;
+use foretoken_engine::models::{HeadFeed, HeadStatus, LoadOptions, Model, Wiring, load};
+use std::sync::Arc;
+use support::{Golden, best, flat, golden, greedy, ids, json, open, relative_l2, run_family};
+
+/// The README's tolerance in f32, on the relative L2 error of a block.
+const TOLERANCE: f32 = 1e-4;
+const LAYOUTS: [&str; 2] = ["step3p5-tiny", "step3p5-tiny-mlx-4bit"];
+const LEVELS: usize = 3;
+
+fn close(what: &str, got: &[f32], want: &[f32]) {
+    let off = relative_l2(got, want);
+    assert!(off < TOLERANCE, "{what} is off by {off}");
+}
+
+fn logits_close(what: &str, got: &[f32], want: &[f32], vocab: usize) {
+    close(what, got, want);
+    assert_eq!(best(got, vocab), best(want, vocab), "{what}: argmax");
+}
+
+#[test]
+fn logits_and_hidden_states_of_trunk_and_levels() {
+    for name in LAYOUTS {
+        let (model, want) = (open(&golden(name)), Golden::open(name));
+        assert_eq!(model.leftovers, [""; 0], "{name}");
+        let (trunk, head) = (&model.trunk, model.head.as_ref().expect("a head"));
+        assert_eq!((head.levels(), head.feed()), (LEVELS, HeadFeed::PreNorm));
+        let vocab = trunk.shape().vocab;
+        for s in 0..3 {
+            let at = |what: &str| want.floats(&format!("s{s}.{what}"));
+            let input = want.ids(&format!("s{s}.ids"));
+            let hidden = trunk.forward(&input, &mut trunk.new_cache()).expect("one pass");
+            let normed = trunk.norm(&hidden).expect("norm");
+            let logits = flat(&trunk.logits(&normed).expect("logits"));
+            close(&format!("{name} s{s} hidden_pre"), &flat(&hidden), &at("hidden_pre"));
+            close(&format!("{name} s{s} hidden_post"), &flat(&normed), &at("hidden_post"));
+            logits_close(&format!("{name} s{s} logits"), &logits, &at("logits"), vocab);
+            let carried = Sequence::teacher_forced(&model, &input, &hidden).expect("the head");
+            assert_eq!(carried.len(), LEVELS);
+            for (d, hidden) in carried.iter().enumerate() {
+                let what = format!("{name} s{s} mtp{d}");
+                close(&what, &flat(hidden), &at(&format!("mtp{d}.hidden")));
+                let logits = flat(&head.logits(d, hidden).expect("logits"));
+                logits_close(&what, &logits, &at(&format!("mtp{d}.logits")), vocab);
+            }
+        }
+    }
+}
+
+/// Greedy text, and what every cycle drafted and had accepted. One sequence is longer than six windows.
+#[test]
+fn greedy_text_and_accept_sequences() {
+    for name in LAYOUTS {
+        let model = open(&golden(name));
+        let golden_json = json(&golden(name).join("golden.json"));
+        for case in golden_json["sequences"].as_array().expect("sequences") {
+            let (prompt, text) = (ids(&case["ids"]), ids(&case["greedy"]));
+            for k in 0..=4 {
+                let run = greedy(&model, &prompt, k, text.len(), None);
+                assert_eq!(run.tokens, text, "{name} {} at depth {k}", case["name"]);
+                let Some(rounds) = case["spec"][k.to_string()]["rounds"].as_array() else {
+                    continue;
+                };
+                let accepted: Vec<usize> = rounds
+                    .iter()
+                    .map(|round| round["accepted"].as_u64().expect("a number") as usize)
+                    .collect();
+                assert_eq!(run.accepted, accepted, "{name} {} at depth {k}", case["name"]);
+                assert!(run.drafted.iter().all(|n| *n == k));
+            }
+        }
+    }
+}
+
+/// Each level agrees with the text as often as recorded, and the first one live as often as teacher-forced.
+#[test]
+fn live_rate_is_near_the_teacher_forced_ceiling() {
+    let name = LAYOUTS[0];
+    let model = open(&golden(name));
+    let head = model.head.as_ref().expect("a head");
+    let vocab = model.trunk.shape().vocab;
+    let (mut live, mut ceiling) = ((0, 0), (0, 0));
+    for case in json(&golden(name).join("golden.json"))["sequences"].as_array().expect("sequences")
+    {
+        let (prompt, text) = (ids(&case["ids"]), ids(&case["greedy"]));
+        let whole = [prompt.as_slice(), &text].concat();
+        let hidden = model.trunk.forward(&whole, &mut model.trunk.new_cache()).expect("one pass");
+        let carried = Sequence::teacher_forced(&model, &whole, &hidden).expect("the head");
+        for (d, carried) in carried.iter().enumerate() {
+            let guesses = best(&flat(&head.logits(d, carried).expect("logits")), vocab);
+            // Row t predicts token t + 2 + d; the first generated token has no drafts.
+            let rows = prompt.len() - 1..whole.len() - 2 - d;
+            let hits = rows.clone().filter(|t| guesses[*t] == whole[t + 2 + d]).count();
+            let share = hits as f64 / rows.len() as f64;
+            let want = case["teacher_forced_ceiling"][d].as_f64().expect("a share");
+            assert!((share - want).abs() < 0.02, "{} level {d}: {share} and {want}", case["name"]);
+            if d == 0 {
+                ceiling = (ceiling.0 + hits, ceiling.1 + rows.len());
+            }
+        }
+        let run = greedy(&model, &prompt, 1, text.len(), None);
+        live = (live.0 + run.accepted.iter().sum::<usize>(), live.1 + run.accepted.len());
+    }
+    let rate = |(hits, of): (usize, usize)| hits as f64 / of as f64;
+    assert!((rate(live) - rate(ceiling)).abs() < 0.02, "{live:?} live, {ceiling:?} teacher-forced");
+}
+
+#[test]
+fn every_way_to_fill_a_cache_gives_the_same_bits() {
+    for name in LAYOUTS {
+        // 211 tokens, more than six windows.
+        run_family(&open(&golden(name)), &Golden::open(name).ids("s2.ids"));
+    }
+}
+
+/// (accepted, drafted) over the golden sequences at depth 3.
+fn rate(wiring: Wiring) -> (usize, usize) {
+    let folder = golden(LAYOUTS[0]);
+    let options = LoadOptions { wiring, ..Default::default() };
+    let model = Arc::new(load(&folder, options).expect("loads"));
+    let mut out = (0, 0);
+    for case in json(&folder.join("golden.json"))["sequences"].as_array().expect("sequences") {
+        let (prompt, text) = (ids(&case["ids"]), ids(&case["greedy"]));
+        let run = greedy(&model, &prompt, 3, text.len(), None);
+        assert_eq!(run.tokens, text, "{wiring:?} changed the text");
+        out.0 += run.accepted.iter().sum::<usize>();
+        out.1 += run.drafted.iter().sum::<usize>();
+    }
+    out
+}
+
+/// Largest share of the right rate a wrong wiring reaches, from the README's table for depth 3 with room.
+#[test]
+fn wrong_wirings_lose_drafts_and_keep_the_text() {
+    let right = rate(Wiring::AsTrained);
+    let share = |(accepted, drafted): (usize, usize)| accepted as f64 / drafted as f64;
+    for (wiring, at_most) in [
+        (Wiring::TrunkLmHead, 0.05),
+        (Wiring::FlippedConcat, 0.10),
+        (Wiring::FirstLevelOnly, 0.75),
+        (Wiring::NormsWithoutOne, 0.60),
+    ] {
+        let wrong = rate(wiring);
+        println!("{wiring:?}: {wrong:?}, as trained {right:?}");
+        assert!(share(wrong) < at_most * share(right), "{wiring:?}: {wrong:?} against {right:?}");
+    }
+}
+
+/// This miniature hardly needs the trunk's state, so the other hidden shows in the logits and not in the rate (README).
+#[test]
+fn the_other_hidden_state_shows_in_the_logits() {
+    let name = LAYOUTS[0];
+    let options = LoadOptions { wiring: Wiring::OtherHidden, ..Default::default() };
+    let model: Model = load(&golden(name), options).expect("loads");
+    let want = Golden::open(name);
+    let input = want.ids("s2.ids");
+    let hidden = model.trunk.forward(&input, &mut model.trunk.new_cache()).expect("one pass");
+    let carried = Sequence::teacher_forced(&model, &input, &hidden).expect("the head");
+    let logits = model.head.as_ref().expect("a head").logits(0, &carried[0]).expect("logits");
+    let off = relative_l2(&flat(&logits), &want.floats("s2.mtp0.logits"));
+    assert!((0.2..0.4).contains(&off), "the README says 0.28: {off}");
+}
+
+#[test]
+fn says_where_the_head_lies() {
+    for (name, file) in [(LAYOUTS[0], "model.safetensors"), (LAYOUTS[1], "model-mtp.safetensors")] {
+        let place = file.to_owned();
+        assert_eq!(open(&golden(name)).head_status, HeadStatus::Found { place });
+    }
+}
