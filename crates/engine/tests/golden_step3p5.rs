@@ -2,6 +2,7 @@
 
 mod support;
 
+use foretoken_engine::EngineError;
 use foretoken_engine::decode::Sequence;
 use foretoken_engine::models::{HeadFeed, HeadStatus, LoadOptions, Model, Wiring, load};
 use std::sync::Arc;
@@ -170,5 +171,151 @@ fn says_where_the_head_lies() {
     for (name, file) in [(LAYOUTS[0], "model.safetensors"), (LAYOUTS[1], "model-mtp.safetensors")] {
         let place = file.to_owned();
         assert_eq!(open(&golden(name)).head_status, HeadStatus::Found { place });
+    }
+}
+
+/// The fixture under other published names, with norms stored either way.
+mod republished {
+    use super::*;
+    use safetensors::tensor::{TensorView, serialize};
+    use safetensors::{Dtype, SafeTensors};
+    use std::path::Path;
+
+    type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
+
+    fn tensors(file: &Path) -> Vec<Stored> {
+        let raw = std::fs::read(file).expect("weights");
+        let all = SafeTensors::deserialize(&raw).expect("safetensors");
+        let own = |(name, t): (String, TensorView<'_>)| {
+            (name, t.dtype(), t.shape().to_vec(), t.data().to_vec())
+        };
+        all.tensors().into_iter().map(own).collect()
+    }
+
+    fn write(file: &Path, tensors: &[Stored]) {
+        let views = tensors.iter().map(|(name, dtype, shape, data)| {
+            (name.clone(), TensorView::new(*dtype, shape.clone(), data).expect("a tensor"))
+        });
+        std::fs::write(file, serialize(views, None).expect("serialises")).expect("writes");
+    }
+
+    fn is_head(name: &str) -> bool {
+        (5..8).any(|i| name.contains(&format!("layers.{i}.")))
+    }
+
+    /// Renames, and adds the one to norms, kept exact by widening to f32.
+    fn converted((name, dtype, shape, data): Stored, table: &[(&str, &str)]) -> Stored {
+        let new = table.iter().fold(name.clone(), |name, (a, b)| name.replace(a, b));
+        if !name.contains("norm") {
+            return (new, dtype, shape, data);
+        }
+        let plus_one = data.chunks(2).flat_map(|b| {
+            (f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16) + 1.0).to_le_bytes()
+        });
+        (new, Dtype::F32, shape, plus_one.collect())
+    }
+
+    const MLX: &[(&str, &str)] = &[
+        (".moe.gate.", ".mlp.gate.gate."),
+        (".moe.router_bias", ".mlp.gate.router_bias"),
+        (".moe.", ".mlp.switch_mlp."),
+        (".share_expert.", ".mlp.share_expert."),
+        ("model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    ];
+    const MTPLX: &[(&str, &str)] = &[
+        (".transformer.shared_head.norm.", ".shared_head_norm."),
+        (".transformer.shared_head.output.", ".shared_head_head."),
+        (".input_layernorm.", ".mtp_block.input_layernorm."),
+        (".post_attention_layernorm.", ".mtp_block.post_attention_layernorm."),
+        (".self_attn.", ".mtp_block.self_attn."),
+        (".mlp.", ".mtp_block.mlp."),
+        ("model.layers.5.", "mtp.layers.0."),
+        ("model.layers.6.", "mtp.layers.1."),
+        ("model.layers.7.", "mtp.layers.2."),
+    ];
+
+    fn check(trunk: &[Stored], head: &[Stored], what: &str) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let from = golden(LAYOUTS[0]);
+        std::fs::copy(from.join("config.json"), dir.path().join("config.json")).expect("copies");
+        // The last shard has no name that tells how its norm is stored.
+        let (last, first): (Vec<Stored>, Vec<Stored>) =
+            trunk.iter().cloned().partition(|t| t.0.ends_with("model.norm.weight"));
+        write(&dir.path().join("model-00001-of-00002.safetensors"), &first);
+        write(&dir.path().join("model-00002-of-00002.safetensors"), &last);
+        write(&dir.path().join("mtp.safetensors"), head);
+        let model = Arc::new(load(dir.path(), LoadOptions::default()).expect(what));
+        assert_eq!(model.leftovers, [""; 0], "{what}");
+        let (same, input) = (open(&from), Golden::open(LAYOUTS[0]).ids("s0.ids"));
+        let both = [&model, &same].map(|model| {
+            let hidden = model.trunk.forward(&input, &mut model.trunk.new_cache()).expect("passes");
+            let normed = model.trunk.norm(&hidden).expect("norm");
+            let carried = Sequence::teacher_forced(model, &input, &hidden).expect("the head");
+            let head = model.head.as_ref().expect("a head");
+            let levels = carried.iter().enumerate().map(|(d, hidden)| head.logits(d, hidden));
+            let mut out = flat(&model.trunk.logits(&normed).expect("logits"));
+            out.extend(levels.flat_map(|logits| flat(&logits.expect("logits"))));
+            out
+        });
+        assert_eq!(both[0], both[1], "{what}");
+    }
+
+    #[test]
+    fn names_and_norms_of_other_converters_give_the_same_model() {
+        let all = tensors(&golden(LAYOUTS[0]).join("model.safetensors"));
+        let (head, trunk): (Vec<Stored>, Vec<Stored>) =
+            all.into_iter().partition(|t| is_head(&t.0));
+        let mlx: Vec<Stored> = trunk.iter().cloned().map(|t| converted(t, MLX)).collect();
+        let mtplx: Vec<Stored> = head.iter().cloned().map(|t| converted(t, MTPLX)).collect();
+        check(&trunk, &head, "original trunk and head");
+        check(&mlx, &mtplx, "MLX trunk, MTPLX head");
+        check(&mlx, &head, "MLX trunk, original head beside it");
+        check(&trunk, &mtplx, "original trunk, MTPLX head");
+        // Experts one by one.
+        let mut single = Vec::new();
+        for (name, dtype, shape, data) in trunk.iter().cloned() {
+            match name.split_once(".moe.").filter(|(_, part)| part.contains("_proj.")) {
+                Some((layer, part)) => {
+                    for (e, data) in data.chunks(data.len() / shape[0]).enumerate() {
+                        let name = format!("{layer}.moe.experts.{e}.{part}");
+                        single.push((name, dtype, shape[1..].to_vec(), data.to_vec()));
+                    }
+                }
+                None => single.push((name, dtype, shape, data)),
+            }
+        }
+        check(&single, &head, "experts one by one");
+    }
+
+    #[test]
+    fn two_of_three_levels_are_an_incomplete_head() {
+        let all = tensors(&golden(LAYOUTS[0]).join("model.safetensors"));
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = golden(LAYOUTS[0]).join("config.json");
+        std::fs::copy(config, dir.path().join("config.json")).expect("copies");
+        let kept: Vec<Stored> =
+            all.iter().filter(|t| !t.0.contains("layers.6.")).cloned().collect();
+        write(&dir.path().join("model.safetensors"), &kept);
+        match load(dir.path(), LoadOptions::default()) {
+            Err(EngineError::HeadIncomplete { missing }) => {
+                assert!(missing.iter().all(|name| name.starts_with("model.layers.6.")));
+                assert_eq!(missing.len(), 5);
+            }
+            other => panic!("{:?}", other.map(|model| model.head_status)),
+        }
+        let kept: Vec<Stored> = all.iter().filter(|t| !is_head(&t.0)).cloned().collect();
+        write(&dir.path().join("model.safetensors"), &kept);
+        let model = load(dir.path(), LoadOptions::default()).expect("a trunk by itself");
+        assert!(model.head.is_none());
+        assert!(matches!(model.head_status, HeadStatus::Absent { .. }));
+        // And a trunk tensor missing is never passed over.
+        let lost = |t: &&Stored| !t.0.ends_with("layers.3.moe.router_bias");
+        let kept: Vec<Stored> = all.iter().filter(lost).cloned().collect();
+        write(&dir.path().join("model.safetensors"), &kept);
+        assert!(matches!(
+            load(dir.path(), LoadOptions::default()),
+            Err(EngineError::MissingTensor { name, .. }) if name == "model.layers.3.moe.router_bias"
+        ));
     }
 }

@@ -7,9 +7,13 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = final_layernorm(block(x));  logits = lm_head(g)
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use super::parts::{
-    Module, check_heads, in_head, kv_bytes, layer_cache, layer_modules, module, no_head,
-    norm_module, read_config, tally, unsupported,
+    Module, check_donor, check_heads, check_routing, embed_and_hidden, found_head, in_head,
+    kv_bytes, layer_cache, layer_modules, module, no_head, norm_module, read_config, tally,
+    trunk_modules, unsupported,
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
@@ -81,11 +85,6 @@ impl Config {
     fn read(checkpoint: &Checkpoint) -> Result<Self> {
         let c: Self = read_config(checkpoint)?;
         check_heads(&c.attention())?;
-        if let (Some(a), Some(b)) = (c.moe_intermediate_size, c.expert_hidden_dim)
-            && a != b
-        {
-            return Err(unsupported("expert_hidden_dim", format!("{b} beside {a}")));
-        }
         if let Some(act) = c.hidden_act.as_deref().filter(|act| *act != "silu") {
             return Err(unsupported("hidden_act", act));
         }
@@ -97,16 +96,17 @@ impl Config {
     }
 
     fn expert_width(&self) -> Result<usize> {
-        let width = self.moe_intermediate_size.or(self.expert_hidden_dim);
-        width.ok_or_else(|| unsupported("moe_intermediate_size", "missing"))
+        match (self.moe_intermediate_size, self.expert_hidden_dim) {
+            (Some(a), Some(b)) if a != b => Err(unsupported("expert_hidden_dim", b)),
+            (a, b) => a.or(b).ok_or_else(|| unsupported("moe_intermediate_size", "missing")),
+        }
     }
 
     /// The nextn layer always is; its number is not below `num_hidden_layers`.
     fn is_moe(&self, layer: usize) -> bool {
-        match self.mlp_layer_types.as_ref().and_then(|types| types.get(layer)) {
-            Some(kind) if layer < self.num_hidden_layers => kind == "sparse",
-            _ => layer >= self.first_k_dense_replace.unwrap_or(1).min(self.num_hidden_layers),
-        }
+        let listed = self.mlp_layer_types.as_ref().filter(|_| layer < self.num_hidden_layers);
+        let dense = self.first_k_dense_replace.unwrap_or(1).min(self.num_hidden_layers);
+        listed.and_then(|types| types.get(layer)).map_or(layer >= dense, |kind| kind == "sparse")
     }
 
     fn attention(&self) -> AttentionSpec {
@@ -142,18 +142,17 @@ fn moe(w: &Weights<'_>, c: &Config) -> Result<Moe> {
     let (h, width) = (c.hidden_size, c.expert_width()?);
     // Counted, not configured: a pruned trunk has fewer experts than the head it carries (`reference/hy_v3.md` 4.7).
     let n_experts = w.n_rows("router.gate")?;
-    if c.num_experts_per_tok == 0 || c.num_experts_per_tok > n_experts {
-        return Err(unsupported("num_experts_per_tok", c.num_experts_per_tok));
-    }
-    let bias = c.moe_router_enable_expert_bias.unwrap_or(true);
-    let sigmoid = c.moe_router_use_sigmoid.unwrap_or(true);
+    check_routing(c.num_experts_per_tok, n_experts)?;
     let n_shared = c.num_shared_experts.unwrap_or(1);
     let shared = || w.at("shared_mlp").mlp(n_shared * width, h, None);
+    let biased = c.moe_router_enable_expert_bias.unwrap_or(true);
+    let bias = || w.vector("expert_bias", &[n_experts]);
+    let softmax = c.moe_router_use_sigmoid == Some(false);
     Ok(Moe {
         router: Router {
             gate: w.linear("router.gate", n_experts, h)?,
-            selection_bias: bias.then(|| w.vector("expert_bias", &[n_experts])).transpose()?,
-            score: if sigmoid { Score::Sigmoid } else { Score::Softmax },
+            selection_bias: biased.then(bias).transpose()?,
+            score: if softmax { Score::Softmax } else { Score::Sigmoid },
             n_experts_per_token: c.num_experts_per_tok,
             renormalise: c.route_norm.unwrap_or(true),
             scale: c.router_scaling_factor.unwrap_or(1.0) as f32,
@@ -258,12 +257,9 @@ impl MtpHead for NextnHead {
         cache: &mut Cache,
     ) -> Result<Tensor> {
         let embed = self.enorm.forward(&self.embed_tokens.forward(next_tokens)?)?;
-        let mut halves = [embed, self.hnorm.forward(hidden)?];
-        if self.wiring == Wiring::FlippedConcat {
-            halves.reverse();
-        }
-        let x = self.eh_proj.forward(&Tensor::cat(&halves, 1)?)?;
-        self.final_layernorm.forward(&self.layer.forward(&x, &mut cache.layers[0])?)
+        let x = embed_and_hidden(embed, self.hnorm.forward(hidden)?, self.wiring)?;
+        let x = self.layer.forward(&self.eh_proj.forward(&x)?, &mut cache.layers[0])?;
+        self.final_layernorm.forward(&x)
     }
 
     fn logits(&self, _level: usize, hidden: &Tensor) -> Result<Tensor> {
@@ -273,10 +269,9 @@ impl MtpHead for NextnHead {
 
 impl NextnHead {
     fn modules(&self) -> Vec<Module> {
-        let mut out = self.layer.modules();
-        out.push(module("eh_proj", &self.eh_proj));
-        out.extend([&self.enorm, &self.hnorm, &self.final_layernorm].map(norm_module));
-        out
+        let norms = [&self.enorm, &self.hnorm, &self.final_layernorm].map(norm_module);
+        let eh_proj = module("eh_proj", &self.eh_proj);
+        self.layer.modules().into_iter().chain([eh_proj]).chain(norms).collect()
     }
 }
 
@@ -296,13 +291,7 @@ fn load_head(
         return Err(EngineError::HeadIncomplete { missing });
     }
     let (h, eps) = (c.hidden_size, c.eps());
-    if (h, c.vocab_size) != (trunk.shape.hidden, trunk.shape.vocab) {
-        return Err(unsupported(
-            "hidden_size and vocab_size of the head's folder",
-            format!("{h}, {}", c.vocab_size),
-        ));
-    }
-    let place = w.place("eh_proj.weight").and_then(|f| f.file_name()).unwrap_or_default();
+    check_donor(trunk.shape, h, c.vocab_size)?;
     let head = NextnHead {
         embed_tokens: trunk.embed_tokens.clone(),
         enorm: w.norm("enorm", h, eps)?,
@@ -313,7 +302,20 @@ fn load_head(
         lm_head: trunk.lm_head.clone(),
         wiring,
     };
-    Ok((Some(head), HeadStatus::Found { place: place.to_string_lossy().into_owned() }))
+    Ok((Some(head), found_head(&w)))
+}
+
+fn load_trunk(w: &Weights<'_>, c: &Config) -> Result<Hy3Trunk> {
+    let (h, vocab, rope, m) = (c.hidden_size, c.vocab_size, c.rope()?, w.at("model"));
+    let embed_tokens = Embedding::new(m.matrix("embed_tokens", vocab, h)?);
+    let layers = (0..c.num_hidden_layers)
+        .map(|i| Block::load(&m.at("layers").at(i), c, i, &rope))
+        .collect::<Result<Vec<_>>>()?;
+    let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
+    let lm_head = if tied { embed_tokens.as_linear() } else { w.linear("lm_head", vocab, h)? };
+    let context = c.max_position_embeddings;
+    let shape = TrunkShape { n_layers: layers.len(), hidden: h, vocab, context };
+    Ok(Hy3Trunk { shape, embed_tokens, layers, norm: m.norm("norm", h, c.eps())?, lm_head })
 }
 
 pub(super) fn load(
@@ -322,18 +324,7 @@ pub(super) fn load(
     options: LoadOptions<'_>,
 ) -> Result<Model> {
     let (c, w) = (Config::read(checkpoint)?, w.renamed(NAMES, None)?);
-    let (h, vocab, eps, rope) = (c.hidden_size, c.vocab_size, c.eps(), c.rope()?);
-    let m = w.at("model");
-    let embed_tokens = Embedding::new(m.matrix("embed_tokens", vocab, h)?);
-    let layers = (0..c.num_hidden_layers)
-        .map(|i| Block::load(&m.at("layers").at(i), &c, i, &rope))
-        .collect::<Result<Vec<_>>>()?;
-    let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
-    let lm_head = if tied { embed_tokens.as_linear() } else { w.linear("lm_head", vocab, h)? };
-    let context = c.max_position_embeddings;
-    let shape = TrunkShape { n_layers: layers.len(), hidden: h, vocab, context };
-    let trunk = Hy3Trunk { shape, embed_tokens, layers, norm: m.norm("norm", h, eps)?, lm_head };
-
+    let trunk = load_trunk(&w, &c)?;
     let (head, head_status) = match options.head {
         None => load_head(&w, &c, &trunk, options.wiring)?,
         Some(folder) => {
@@ -342,17 +333,15 @@ pub(super) fn load(
             load_head(&w, &Config::read(&donor)?, &trunk, options.wiring)?
         }
     };
-
-    let mut trunk_modules = vec![module("embedding", &trunk.embed_tokens.as_linear())];
-    trunk_modules.extend(trunk.layers.iter().flat_map(Block::modules));
-    trunk_modules.push(norm_module(&trunk.norm));
-    if !tied {
-        trunk_modules.push(module("lm_head", &trunk.lm_head));
-    }
     let kv_layers = trunk.layers.iter().chain(head.iter().map(|head| &head.layer));
     Ok(Model {
         family: "hy_v3",
-        trunk_modules: tally(trunk_modules),
+        trunk_modules: trunk_modules(
+            &trunk.embed_tokens,
+            trunk.layers.iter().flat_map(Block::modules),
+            &trunk.norm,
+            &trunk.lm_head,
+        ),
         head_modules: tally(head.iter().flat_map(NextnHead::modules)),
         kv_bytes_per_token: kv_bytes(kv_layers.map(|layer| layer.self_attn.spec)),
         trunk: Box::new(trunk),

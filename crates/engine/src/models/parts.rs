@@ -1,10 +1,13 @@
 //! What families share besides the leaves of `nn`: reading a configuration, counting modules, saying what a head lacks.
 
-use super::{HeadStatus, ModuleUse};
+use super::{HeadStatus, ModuleUse, TrunkShape, Wiring};
 use crate::cache::{CacheKind, LayerCache};
-use crate::nn::{Attention, AttentionSpec, Ffn, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec};
-use crate::weights::Checkpoint;
+use crate::nn::{
+    Attention, AttentionSpec, Embedding, Ffn, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
+};
+use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
+use candle_core::Tensor;
 use foretoken_kernels::Weight;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -29,6 +32,21 @@ pub(super) fn check_heads(spec: &AttentionSpec) -> Result<()> {
         return Err(unsupported("head_dim", spec.head_dim));
     }
     Ok(())
+}
+
+/// A router's choice must exist.
+pub(super) fn check_routing(n_experts_per_token: usize, n_experts: usize) -> Result<()> {
+    if (1..=n_experts).contains(&n_experts_per_token) {
+        return Ok(());
+    }
+    Err(unsupported("the number of experts per token", n_experts_per_token))
+}
+
+/// What `eh_proj` reads: the embedding first, in every family known.
+pub(super) fn embed_and_hidden(embed: Tensor, hidden: Tensor, wiring: Wiring) -> Result<Tensor> {
+    let flipped = wiring == Wiring::FlippedConcat;
+    let halves = if flipped { [hidden, embed] } else { [embed, hidden] };
+    Ok(Tensor::cat(&halves, 1)?)
 }
 
 /// `rope_scaling`, or what `rope_parameters` says of it.
@@ -91,6 +109,20 @@ pub(super) fn no_head(promised: bool) -> HeadStatus {
     HeadStatus::Absent { why: why.to_owned() }
 }
 
+/// The head was found where its `eh_proj` lies.
+pub(super) fn found_head(w: &Weights<'_>) -> HeadStatus {
+    let file = w.place("eh_proj.weight").and_then(|file| file.file_name()).unwrap_or_default();
+    HeadStatus::Found { place: file.to_string_lossy().into_owned() }
+}
+
+/// A head from another folder must read and write what this trunk does.
+pub(super) fn check_donor(trunk: TrunkShape, hidden: usize, vocab: usize) -> Result<()> {
+    if (hidden, vocab) == (trunk.hidden, trunk.vocab) {
+        return Ok(());
+    }
+    Err(unsupported("hidden_size, vocab_size of the head", format!("{hidden}, {vocab}")))
+}
+
 /// A tensor that is missing from a head which is otherwise there.
 pub(super) fn in_head(error: EngineError) -> EngineError {
     match error {
@@ -132,6 +164,19 @@ pub(super) fn layer_modules(a: &Attention, ffn: &Ffn, norms: [&Norm; 2]) -> Vec<
     }
     out.extend(norms.into_iter().chain(&a.q_norm).chain(&a.k_norm).map(norm_module));
     out
+}
+
+/// Everything in a trunk; a tied head is counted once.
+pub(super) fn trunk_modules(
+    embed_tokens: &Embedding,
+    layers: impl Iterator<Item = Module>,
+    norm: &Norm,
+    lm_head: &Linear,
+) -> Vec<ModuleUse> {
+    let tied = std::ptr::eq(embed_tokens.weight(), lm_head.weight());
+    let ends = [matrix_module("embedding", embed_tokens.weight()), norm_module(norm)];
+    let lm_head = (!tied).then(|| module("lm_head", lm_head));
+    tally(ends.into_iter().chain(layers).chain(lm_head))
 }
 
 /// Sums modules of one kind and storage.
