@@ -318,6 +318,54 @@ mod damaged {
         }
     }
 
+    /// As transformers saves it again: experts fused, gate before up, and no head.
+    #[test]
+    fn a_trunk_saved_again_by_transformers_is_the_same_trunk() {
+        let from = golden("hy_v3-tiny-headless");
+        let raw: Vec<Vec<u8>> = (1..=2)
+            .map(|i| from.join(format!("model-0000{i}-of-00002.safetensors")))
+            .map(|file| std::fs::read(file).expect("a shard"))
+            .collect();
+        let shards: Vec<SafeTensors<'_>> =
+            raw.iter().map(|raw| SafeTensors::deserialize(raw).expect("a shard")).collect();
+        let find = |name: &str| shards.iter().find_map(|shard| shard.tensor(name).ok());
+        let mut out: Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+        for (name, t) in shards.iter().flat_map(SafeTensors::tensors) {
+            if name.contains(".experts.") {
+                continue;
+            }
+            let name = name
+                .replace(".mlp.router.gate.", ".mlp.gate.")
+                .replace(".mlp.expert_bias", ".mlp.e_score_correction_bias")
+                .replace(".mlp.shared_mlp.", ".mlp.shared_experts.");
+            out.push((name, t.dtype(), t.shape().to_vec(), t.data().to_vec()));
+        }
+        for layer in 1..4 {
+            let at = format!("model.layers.{layer}.mlp.experts");
+            let (mut both, mut down) = (Vec::new(), Vec::new());
+            for e in 0..8 {
+                let part = |name: &str| find(&format!("{at}.{e}.{name}_proj.weight"));
+                both.extend_from_slice(part("gate").expect("gate").data());
+                both.extend_from_slice(part("up").expect("up").data());
+                down.extend_from_slice(part("down").expect("down").data());
+            }
+            let bf16 = safetensors::Dtype::BF16;
+            out.push((format!("{at}.gate_up_proj"), bf16, vec![8, 128, 128], both));
+            out.push((format!("{at}.down_proj"), bf16, vec![8, 128, 64], down));
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::copy(from.join("config.json"), dir.path().join("config.json")).expect("copies");
+        let views = out.iter().map(|(name, dtype, shape, data)| {
+            (name.clone(), TensorView::new(*dtype, shape.clone(), data).expect("a tensor"))
+        });
+        let raw = serialize(views, None).expect("serialises");
+        std::fs::write(dir.path().join("model.safetensors"), raw).expect("writes");
+        let model = Arc::new(load(dir.path(), LoadOptions::default()).expect("loads"));
+        assert!(model.head.is_none());
+        assert_eq!(model.leftovers, [""; 0]);
+        check_values(&model, "hy_v3-tiny");
+    }
+
     #[test]
     fn a_level_nobody_reads_is_left_over() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -3,7 +3,7 @@
 mod support;
 
 use foretoken_engine::EngineError;
-use foretoken_engine::decode::Sequence;
+use foretoken_engine::decode::{Rule, SamplerSettings, Sequence};
 use foretoken_engine::models::{HeadFeed, HeadStatus, LoadOptions, Model, Wiring, load};
 use std::sync::Arc;
 use support::{Golden, best, flat, golden, greedy, ids, json, open, relative_l2, run_family};
@@ -116,6 +116,67 @@ fn every_way_to_fill_a_cache_gives_the_same_bits() {
         // 211 tokens, more than six windows.
         run_family(&open(&golden(name)), &Golden::open(name).ids("s2.ids"));
     }
+}
+
+/// Long enough that the sliding caches have let rows go (window 32, slack, and what may pile up: some 300 rows).
+#[test]
+fn long_text_is_equal_at_every_depth_and_when_the_depth_changes() {
+    for name in LAYOUTS {
+        let model = open(&golden(name));
+        let prompt = Golden::open(name).ids("s2.ids");
+        let n = model.trunk.shape().context - prompt.len() - 8;
+        let plain = greedy(&model, &prompt, 0, n, None);
+        assert_eq!(plain.tokens.len(), n);
+        for depth in 1..=8 {
+            let run = greedy(&model, &prompt, depth, n, None);
+            assert_eq!(run.tokens, plain.tokens, "{name} at depth {depth}");
+        }
+        let mut sequence = Sequence::new(model.clone());
+        sequence.set_prompt(&prompt).expect("fits");
+        while sequence.needs_prefill() {
+            sequence.prefill(40).expect("reads");
+        }
+        // Levels that wait while the depth is small are fed many rows at once later.
+        let mut depths = [3usize, 1, 1, 1, 2, 0, 0, 8, 1, 3].into_iter().cycle();
+        while sequence.tokens().len() < prompt.len() + n {
+            let depth = depths.next().expect("a cycle");
+            sequence
+                .step(depth, &SamplerSettings::default(), Rule::Residual, &mut ())
+                .expect("steps");
+        }
+        assert_eq!(sequence.tokens()[prompt.len()..prompt.len() + n], plain.tokens, "{name}");
+    }
+}
+
+/// A second turn on kept caches: what is not read again is as if it had been.
+#[test]
+fn a_second_turn_goes_on_from_the_windows() {
+    let model = open(&golden(LAYOUTS[0]));
+    let golden = Golden::open(LAYOUTS[0]);
+    let first = golden.ids("s2.ids");
+    let mut sequence = Sequence::new(model.clone());
+    let step = |sequence: &mut Sequence, n: usize| -> (Vec<u32>, Vec<usize>) {
+        while sequence.needs_prefill() {
+            sequence.prefill(64).expect("reads");
+        }
+        let (mut tokens, mut accepted) = (Vec::new(), Vec::new());
+        while tokens.len() < n {
+            let depth = if tokens.is_empty() { 0 } else { 3 };
+            let step = sequence.step(depth, &SamplerSettings::default(), Rule::Residual, &mut ());
+            let step = step.expect("steps");
+            accepted.push(step.accepted);
+            tokens.extend(step.tokens);
+        }
+        (tokens, accepted)
+    };
+    sequence.set_prompt(&first).expect("fits");
+    step(&mut sequence, 60);
+    let second = [sequence.tokens(), &golden.ids("s0.ids")].concat();
+    let kept = sequence.set_prompt(&second).expect("fits");
+    assert!(kept + 8 > first.len() + 60, "only {kept} rows were kept");
+    let mut fresh = Sequence::new(model.clone());
+    fresh.set_prompt(&second).expect("fits");
+    assert_eq!(step(&mut sequence, 60), step(&mut fresh, 60));
 }
 
 /// (accepted, drafted) over the golden sequences at depth 3.

@@ -30,8 +30,7 @@ use serde_json::Value;
 /// agreement on the release against 39 % (`reference/hy_v3.md` 4.1). The fixture's test pins it.
 const FEED: HeadFeed = HeadFeed::PostNorm;
 
-/// (published, ours): the original names, but with experts under `experts` however they are stored and the head under `mtp`
-/// or its layer number.
+/// (published, ours): the original names; experts under `experts` in every storage, the head under `mtp` or its number.
 const NAMES: &[(&str, &str)] = &[
     ("^language_model.", ""),
     // MLX
