@@ -51,13 +51,16 @@ part "rust: format" one cargo fmt --all --check
 # Programs and tests in one call: the same features for both, so nothing is compiled a second time.
 part "rust: build" one cargo build --all-targets
 part "starter model" one "$target/debug/xtask" starter
-part "rust: tests" nextest cargo nextest run --workspace --exclude foretoken-e2e --no-fail-fast
+# One kernel thread a test: nextest already runs as many tests as there are cores. The kernels' own tests want them all.
+suite=(cargo nextest run --workspace --exclude foretoken-e2e --no-fail-fast)
+part "rust: kernel tests" nextest "${suite[@]}" -E 'package(foretoken-kernels)' --test-threads 1
+part "rust: tests" nextest env FORETOKEN_THREADS=1 "${suite[@]}" -E 'not package(foretoken-kernels)'
 part "rust: examples in documentation" doctests cargo test --doc --workspace --exclude foretoken-e2e
 part "rust: clippy" one cargo clippy --workspace --all-targets -- -D warnings
 if [ "$(uname)" = Linux ]; then
   part "window: end to end" nextest scripts/e2e.sh
-  part "macos: app" one scripts/check-macos.sh -p foretoken-desktop
-  part "macos: command line" one scripts/check-macos.sh -p foretoken-cli
+  # Both in one call: the same features for both, so the standard library and all they share is checked once.
+  part "macos: app and command line" one scripts/check-macos.sh -p foretoken-desktop -p foretoken-cli
 else
   echo "== left out: the window's end-to-end test needs WebKitWebDriver, which only Linux has"
 fi

@@ -24,5 +24,6 @@ export default defineConfig(({ mode }) => ({
     setupFiles: ["tests/setup.ts"],
     css: false,
     maxWorkers: 1,
+    testTimeout: 60_000,
   },
 }));

@@ -68,3 +68,22 @@ test("numbers as a person reads them", () => {
   expect([bytes(402 * 1024 ** 2), bytes(4.9 * 1024 ** 3), bytes(103 * 1024 ** 3)]).toEqual(["402 MB", "4.9 GB", "103 GB"]);
   expect([resolveTheme("system", true), resolveTheme("light", true)]).toEqual(["dark", "light"]);
 });
+
+test("a sentence about drafting can be read before the next one comes, except where the person switched", () => {
+  const numbers = new Live();
+  numbers.begin();
+  const say = (at: number, sentence: string, state: "on" | "off" = "on") =>
+    numbers.step(live({ drafting: { state, depth: 1, speedup: null, sentence } }), at);
+  say(0, "one");
+  say(100, "two");
+  expect(numbers.drafting!.sentence).toBe("one");
+  say(600, "three");
+  expect(numbers.drafting!.sentence).toBe("three");
+  say(616, "off", "off");
+  expect(numbers.drafting!.sentence).toBe("off");
+  say(632, "four");
+  expect(numbers.drafting!.sentence).toBe("four");
+  say(648, "five");
+  numbers.end(live({ drafting: { state: "on", depth: 1, speedup: null, sentence: "last" } }), null);
+  expect(numbers.drafting!.sentence).toBe("last");
+});

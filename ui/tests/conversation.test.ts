@@ -1,6 +1,6 @@
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { ANSWER, THOUGHT } from "../src/backend/fake_texts";
-import { failure, started } from "./support";
+import { eventually, failure, started } from "./support";
 
 test("a message makes a chat, and its reply arrives whole", async () => {
   const { stores } = await started();
@@ -9,7 +9,7 @@ test("a message makes a chat, and its reply arrives whole", async () => {
   conversation.draft = "Why?";
   await conversation.send();
   expect(conversation.draft).toBe("");
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 10_000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(conversation.entries.map((e) => e.message.role)).toEqual(["user", "assistant"]);
   expect(conversation.entries[0]!.message.text).toBe("Why?");
   expect(conversation.entries[1]!.message.text).toBe(ANSWER);
@@ -29,9 +29,9 @@ test("stop keeps what was written", async () => {
   const { conversation } = stores;
   conversation.draft = "Why?";
   await conversation.send();
-  await vi.waitFor(() => expect(conversation.entries[1]?.message.text).not.toBe(""));
+  await eventually(() => expect(conversation.entries[1]?.message.text).not.toBe(""));
   await conversation.stop();
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 3000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(conversation.entries[1]!.message.finish).toBe("stopped");
   expect(ANSWER.startsWith(conversation.entries[1]!.message.text)).toBe(true);
   expect(backend.calls.some((c) => c.cmd === "chat_stop")).toBe(true);
@@ -68,7 +68,7 @@ test("an error in the middle keeps both messages", async () => {
   const { conversation, problems } = stores;
   conversation.draft = "Why?";
   await conversation.send();
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 3000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(conversation.entries).toHaveLength(2);
   expect(conversation.entries[1]!.message.finish).toBe("failed");
   expect(conversation.entries[1]!.message.text.length).toBeGreaterThan(0);
@@ -84,8 +84,8 @@ test("a message sent while the model loads is sent when it is ready", async () =
   expect(conversation.waiting?.text).toBe("Early");
   await loading;
   expect(conversation.waiting).toBeNull();
-  await vi.waitFor(() => expect(conversation.entries[0]?.message.text).toBe("Early"));
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 10_000);
+  await eventually(() => expect(conversation.entries[0]?.message.text).toBe("Early"));
+  await eventually(() => expect(conversation.busy).toBe(false));
 });
 
 test("a message that waits comes back when the load fails", async () => {
@@ -117,7 +117,7 @@ test("a reply goes on while another chat is looked at", async () => {
   const { conversation } = stores;
   conversation.draft = "Why?";
   await conversation.send();
-  await vi.waitFor(() => expect(conversation.entries).toHaveLength(2));
+  await eventually(() => expect(conversation.entries).toHaveLength(2));
   const mine = conversation.chatId!;
   await conversation.open(1);
   expect(conversation.runsHere).toBe(false);
@@ -125,7 +125,7 @@ test("a reply goes on while another chat is looked at", async () => {
   await conversation.send();
   expect(conversation.draft).toBe("not yet");
   await conversation.open(mine);
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 10_000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(conversation.entries.at(-1)!.message.text).toBe(ANSWER);
 });
 
@@ -138,7 +138,7 @@ test("a retry replaces the reply once it is accepted, and leaves it when refused
   await conversation.retry(old.id);
   expect(conversation.entries[1]!.message).toBe(old);
   await conversation.retry(old.id);
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 10_000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(conversation.entries).toHaveLength(2);
   expect(conversation.entries[1]!.message.text).toBe("Again.");
 });

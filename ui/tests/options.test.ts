@@ -1,6 +1,6 @@
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { FIELD_RULES, parseField, recommendedText, showNumber } from "../src/state/sampling";
-import { started } from "./support";
+import { eventually, started } from "./support";
 
 const rule = (key: string) => FIELD_RULES.find((r) => r.key === key)!;
 
@@ -46,15 +46,15 @@ test("drafting is switched in the middle of a reply, and the engine follows", as
   const { conversation, settings, live } = stores;
   conversation.draft = "Go";
   await conversation.send();
-  await vi.waitFor(() => expect(live.stats?.drafting.state).toBe("on"));
+  await eventually(() => expect(live.stats?.drafting.state).toBe("on"));
   await settings.setDrafting(false);
   expect(backend.calls.at(-1)).toMatchObject({ cmd: "options_set", req: { draft: { kind: "off" } } });
-  await vi.waitFor(() => expect(live.stats?.drafting.state).toBe("off"));
+  await eventually(() => expect(live.stats?.drafting.state).toBe("off"));
   await settings.setDepth("3");
-  await vi.waitFor(() => expect(live.stats?.drafting.depth).toBe(3));
+  await eventually(() => expect(live.stats?.drafting.depth).toBe(3));
   expect(conversation.busy).toBe(true);
   await conversation.stop();
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 3000);
+  await eventually(() => expect(conversation.busy).toBe(false));
 });
 
 test("switching drafting off and on brings the depth back", async () => {
@@ -72,7 +72,7 @@ test("the sentence of an old reply is not shown for new options", async () => {
   const { conversation, live, models, settings } = stores;
   conversation.draft = "Go";
   await conversation.send();
-  await vi.waitFor(() => expect(conversation.busy).toBe(false), 10_000);
+  await eventually(() => expect(conversation.busy).toBe(false));
   expect(live.draftingLine(models.loaded, settings.options)).toMatch(/faster than without/);
   await settings.setDrafting(false);
   expect(live.draftingLine(models.loaded, settings.options)).toBe("Drafting off.");

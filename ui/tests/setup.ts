@@ -1,4 +1,6 @@
-import { cleanup } from "@testing-library/svelte";
+import { cleanup, configure } from "@testing-library/svelte";
 import { afterEach } from "vitest";
+import { PATIENCE_MS } from "./support";
 
+configure({ asyncUtilTimeout: PATIENCE_MS });
 afterEach(() => cleanup());

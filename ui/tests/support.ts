@@ -1,8 +1,14 @@
+import { vi } from "vitest";
 import { FakeBackend, type FakeSetup } from "../src/backend/fake";
 import { plainSetup } from "../src/backend/fake_scenes";
 import type { ChatEvent, LiveStats, Message, ReplyStats } from "../src/backend";
 import { emptyLive, emptyReplyStats, STEP_MODEL } from "../src/backend/fake_texts";
 import { Stores } from "../src/state";
+
+/** Generous, because the machine may build something else meanwhile; nothing waits longer than it has to. */
+export const PATIENCE_MS = 45_000;
+
+export const eventually = (holds: () => void) => vi.waitFor(holds, { timeout: PATIENCE_MS, interval: 10 });
 
 /** No waiting, but every step in its own task, as events from a real engine come. */
 export const quickClock = { wait: () => new Promise<void>((done) => setTimeout(done, 0)) };

@@ -1,10 +1,10 @@
 import { clearMocks, mockIPC } from "@tauri-apps/api/mocks";
-import { afterEach, expect, test, vi } from "vitest";
+import { afterEach, expect, test } from "vitest";
 import { tauriBackend } from "../src/backend/tauri";
 import { Stores } from "../src/state";
 import { STEP_MODEL } from "../src/backend/fake_texts";
 import { FIRST_SETTINGS } from "../src/state/settings.svelte";
-import { failure, live, message, replyStats, step } from "./support";
+import { eventually, failure, live, message, replyStats, step } from "./support";
 import type { ChatEvent } from "../src/backend";
 
 interface Internals {
@@ -85,6 +85,6 @@ test("a whole reply through the door, its events after the promise", async () =>
   push(channel, 1, step("hel"));
   push(channel, 2, step("lo"));
   push(channel, 3, { kind: "finished", reason: "stop", stats: replyStats(), live: live() });
-  await vi.waitFor(() => expect(stores.conversation.busy).toBe(false));
+  await eventually(() => expect(stores.conversation.busy).toBe(false));
   expect(stores.conversation.entries.map((e) => e.message.text)).toEqual(["hi", "hello"]);
 });

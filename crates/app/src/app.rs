@@ -81,16 +81,23 @@ impl App {
 
     pub fn settings_set(&self, new: Settings) -> Answer<Settings> {
         check_options(&new.options)?;
-        settings::save(&self.inner.paths.data.join("settings.json"), &new)
-            .map_err(|e| from_settings(&e))?;
-        *lock(&self.inner.settings) = new.clone();
+        self.store_settings(&mut lock(&self.inner.settings), new.clone())?;
         Ok(new)
     }
 
     fn change_settings(&self, change: impl FnOnce(&mut Settings)) -> Answer<()> {
-        let mut new = lock(&self.inner.settings).clone();
+        let mut settings = lock(&self.inner.settings);
+        let mut new = settings.clone();
         change(&mut new);
-        self.settings_set(new).map(drop)
+        self.store_settings(&mut settings, new)
+    }
+
+    /// The lock is held until the file is written, so that two changes cannot undo each other.
+    fn store_settings(&self, settings: &mut Settings, new: Settings) -> Answer<()> {
+        settings::save(&self.inner.paths.data.join("settings.json"), &new)
+            .map_err(|e| from_settings(&e))?;
+        *settings = new;
+        Ok(())
     }
 
     pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
@@ -256,16 +263,23 @@ impl App {
             saved: Instant::now(),
         };
         on(ChatEvent::Accepted { user, reply: reply.clone(), title: chat.summary.title });
-        let app = self.clone();
+        let (app, id) = (self.clone(), reply.id);
         let request = ReplyRequest { prompt: Prompt::Turns(turns), options, stop };
         let queued = self.inner.engine.reply(request, move |event| {
             let event = saving.take(event);
             if matches!(event, ChatEvent::Finished { .. } | ChatEvent::Failed { .. }) {
-                lock(&app.inner.running).take_if(|r| r.message_id == reply.id);
+                lock(&app.inner.running).take_if(|r| r.message_id == id);
             }
             on(event);
         });
-        queued.inspect_err(|_| *lock(&self.inner.running) = None)
+        queued.inspect_err(|_| {
+            *lock(&self.inner.running) = None;
+            if let Err(e) =
+                self.inner.history.finish_reply(id, "", None, FinishReason::Failed, None)
+            {
+                tracing::warn!(error = %e, "a failed reply was not saved");
+            }
+        })
     }
 
     pub fn chat_stop(&self, request: ChatRef) -> Answer<()> {

@@ -257,15 +257,15 @@ pub fn exact(
         let ids = chat_prompt(loaded, &prompt.prompt)?;
         let plain = greedy(loaded, &ids, 0, max_tokens)?;
         report.tokens += plain.tokens.len();
-        for depth in 0..=MAX_DEPTH {
+        for (depth, count) in counts.iter_mut().enumerate() {
             let run =
                 if depth == 0 { plain.clone() } else { greedy(loaded, &ids, depth, max_tokens)? };
             if run.tokens != plain.tokens {
                 let at = run.tokens.iter().zip(&plain.tokens).take_while(|(a, b)| a == b).count();
                 report.different.push(Difference { prompt: prompt.id, depth, at });
             }
-            counts[depth].0 += run.tokens.len();
-            counts[depth].1 += run.cycles;
+            count.0 += run.tokens.len();
+            count.1 += run.cycles;
             if depth == 1 {
                 drafted += run.drafted[0];
                 accepted += run.accepted[0];

@@ -16,9 +16,18 @@ type LoadSink = Box<dyn FnMut(LoadEvent) + Send>;
 type ReplySink = Box<dyn FnMut(ReplyEvent) + Send>;
 
 enum Job {
-    Load { id: String, folder: PathBuf, on: LoadSink },
+    Load {
+        id: String,
+        folder: PathBuf,
+        on: LoadSink,
+    },
     Unload,
-    Reply { request: ReplyRequest, on: ReplySink },
+    /// `seen` = version of the live options when it was queued; newer ones are meant for it.
+    Reply {
+        request: ReplyRequest,
+        seen: u64,
+        on: ReplySink,
+    },
     Quit,
 }
 
@@ -60,8 +69,8 @@ impl Engine {
                         running = None;
                         theirs.set_model(None);
                     }
-                    Job::Reply { request, mut on } => {
-                        reply(&theirs, &mut running, request, &mut on)
+                    Job::Reply { request, seen, mut on } => {
+                        reply(&theirs, &mut running, request, seen, &mut on)
                     }
                     Job::Quit => return,
                 }
@@ -103,7 +112,9 @@ impl Engine {
         self.shared.cancel_load.store(true, Ordering::Release);
     }
 
+    /// From now on there is no model; its memory is freed when what is queued is done.
     pub fn unload(&self) -> Result<(), WireError> {
+        self.shared.set_model(None);
         self.send(Job::Unload)
     }
 
@@ -113,7 +124,8 @@ impl Engine {
         request: ReplyRequest,
         on: impl FnMut(ReplyEvent) + Send + 'static,
     ) -> Result<(), WireError> {
-        self.send(Job::Reply { request, on: Box::new(on) })
+        let seen = self.shared.options.version();
+        self.send(Job::Reply { request, seen, on: Box::new(on) })
     }
 
     /// Takes effect between two cycles of the running reply.
@@ -129,6 +141,7 @@ impl Engine {
             // A panic on that thread was already answered where it happened.
             drop(thread.join());
         }
+        self.shared.set_model(None);
     }
 }
 
@@ -176,6 +189,7 @@ fn reply(
     shared: &Shared,
     running: &mut Option<Running>,
     request: ReplyRequest,
+    seen: u64,
     on: &mut ReplySink,
 ) {
     let Some(r) = running else {
@@ -183,7 +197,8 @@ fn reply(
         return;
     };
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        run(&r.loaded, &mut r.sequence, &mut r.controller, &shared.options, request, &mut **on);
+        let options = (&shared.options, seen);
+        run(&r.loaded, &mut r.sequence, &mut r.controller, options, request, &mut **on);
     }));
     if ran.is_err() {
         // The caches may be half written.

@@ -163,6 +163,13 @@ pub(crate) fn from_history(e: &HistoryError) -> WireError {
             ErrorCode::NotFound,
             "This chat or message does not exist any more. Choose another one.",
         ),
+        HistoryError::NewerVersion { .. } => (
+            ErrorCode::Disk,
+            "The chats were written by a newer version of Foretoken. Install that version again; nothing was changed.",
+        ),
+        HistoryError::Busy(_) => {
+            (ErrorCode::Disk, "The chats are in use by another program. Close it and try again.")
+        }
         _ => (
             ErrorCode::Disk,
             "The chats cannot be read or saved. Check the free space and the permissions of the data folder.",

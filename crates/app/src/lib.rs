@@ -1,12 +1,13 @@
 //! Sessions over the engine: what the window and the command line both talk to.
 //!
 //! Entry points: [`App`] (chats, settings, models: one method per command of the window), [`Engine`] (the thread that owns the
-//! model and its caches; the command line uses it directly), [`inspect`], [`bench`].
+//! model and its caches; the command line uses it directly), [`checkpoints`], [`bench`].
 //!
 //! Does not: know Tauri, a shader or HTML.
 
 mod app;
 pub mod bench;
+pub mod checkpoints;
 mod engine;
 mod error;
 pub mod history;
@@ -17,11 +18,11 @@ mod options;
 mod paths;
 mod reply;
 pub mod settings;
-pub mod tensors;
 
 pub use app::App;
 pub use engine::Engine;
 pub use error::{error, from_engine, resolve};
+pub use foretoken_engine::text::TurnText;
 pub use loaded::LoadedCheckpoint;
 pub use options::{check_options, sampler_settings};
 pub use paths::Paths;

@@ -70,11 +70,7 @@ impl LoadedCheckpoint {
             recommended: recommended(&defaults),
             thinks: template.as_ref().is_some_and(inspect::thinks),
             load_ms: began.elapsed().as_secs_f64() * 1e3,
-            device: format!(
-                "CPU ({}, {} threads)",
-                foretoken_kernels::cpu_features(),
-                foretoken_kernels::n_threads()
-            ),
+            device: foretoken_engine::device_name(),
             report,
         };
         Ok(Some(Self {

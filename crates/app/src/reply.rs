@@ -68,8 +68,12 @@ impl LiveOptions {
         self.version.fetch_add(1, Ordering::Release);
     }
 
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     fn newer_than(&self, seen: &mut u64) -> Option<GenerationOptions> {
-        let version = self.version.load(Ordering::Acquire);
+        let version = self.version();
         if version == *seen {
             return None;
         }
@@ -122,12 +126,13 @@ fn resolve(options: &GenerationOptions, loaded: &LoadedCheckpoint) -> Result<Cho
     Ok(Chosen { settings, rule, draft: options.draft })
 }
 
-/// Runs a reply to its end. All outcomes, errors included, go through `on`.
+/// Runs a reply to its end. All outcomes, errors included, go through `on`. `live_options` come with the version the request
+/// already knows.
 pub(crate) fn run(
     loaded: &LoadedCheckpoint,
     sequence: &mut Sequence,
     controller: &mut DepthController,
-    live_options: &LiveOptions,
+    live_options: (&LiveOptions, u64),
     request: ReplyRequest,
     on: &mut dyn FnMut(ReplyEvent),
 ) {
@@ -163,12 +168,12 @@ fn generate(
     loaded: &LoadedCheckpoint,
     sequence: &mut Sequence,
     controller: &mut DepthController,
-    live_options: &LiveOptions,
+    live_options: (&LiveOptions, u64),
     request: ReplyRequest,
     on: &mut dyn FnMut(ReplyEvent),
 ) -> Result<()> {
     let began = Instant::now();
-    let mut seen = live_options.version.load(Ordering::Acquire);
+    let (live_options, mut seen) = live_options;
     let mut chosen = resolve(&request.options, loaded)?;
     let (prompt, thought) = prompt_ids(loaded, request.prompt)?;
     let total = prompt.len();

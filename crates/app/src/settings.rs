@@ -23,6 +23,8 @@ pub fn load(path: &Path) -> (Settings, Option<Notice>) {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == ErrorKind::NotFound => return (Settings::default(), None),
+        // A folder can never become settings; it is set aside like a damaged file.
+        Err(_) if path.is_dir() => Vec::new(),
         Err(e) => {
             let sentence = "Your settings could not be read, so the defaults are used.".into();
             return (

@@ -115,6 +115,7 @@ pub struct ChatArgs {
     pub presence_penalty: Option<f32>,
     #[arg(long, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
+    /// Repeats a text, at a fixed depth: auto follows the clock.
     #[arg(long)]
     pub seed: Option<u64>,
     #[arg(long)]

@@ -1,7 +1,6 @@
 use crate::args::ChatArgs;
 use crate::output;
-use foretoken_app::{Engine, Prompt, ReplyEvent, ReplyRequest, check_options, error};
-use foretoken_engine::text::TurnText;
+use foretoken_app::{Engine, Prompt, ReplyEvent, ReplyRequest, TurnText, check_options, error};
 use foretoken_protocol::{
     DraftingState, ErrorCode, FinishReason, LoadEvent, LoadedModel, ReplyStats, WireError,
 };
@@ -83,6 +82,9 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
     if let Some(file) = &args.messages {
         let messages: Vec<MessageArg> =
             read_json(file, "a JSON list of messages with role and content")?;
+        if messages.is_empty() {
+            return Err(nothing_to_answer());
+        }
         turns.extend(messages.into_iter().map(|m| TurnText {
             role: m.role,
             content: m.content,
@@ -92,10 +94,7 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
         ids = Some(read_json::<Vec<u32>>(file, "a JSON list of token ids")?);
     } else if let Some(prompt) = &args.prompt {
         if prompt.trim().is_empty() {
-            return Err(error(
-                ErrorCode::InvalidOption,
-                "There is nothing to answer. Write a message first.",
-            ));
+            return Err(nothing_to_answer());
         }
         turns.push(turn("user", prompt));
     }
@@ -110,6 +109,10 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
     }
     engine.shutdown();
     Ok(())
+}
+
+fn nothing_to_answer() -> WireError {
+    error(ErrorCode::InvalidOption, "There is nothing to answer. Write a message first.")
 }
 
 fn turn(role: &str, content: &str) -> TurnText {
@@ -131,22 +134,25 @@ fn interactive(
         ));
         output::line("Write a message and press Enter; an empty line ends the chat.");
     }
-    let mut lines = std::io::stdin().lock().lines();
+    // Bytes and not text: a character in another encoding is no reason to end the chat.
+    let mut lines = std::io::stdin().lock().split(b'\n');
     loop {
         if person && !args.json {
             output::text("\n> ");
         }
         let Some(line) = lines.next().transpose().ok().flatten() else { return Ok(()) };
+        let line = String::from_utf8_lossy(&line);
         if line.trim().is_empty() {
             return Ok(());
         }
-        turns.push(turn("user", &line));
+        let line = line.trim_end_matches('\r');
+        turns.push(turn("user", line));
         match reply(engine, args, Prompt::Turns(turns.clone())) {
             Ok(reply) => turns.push(turn("assistant", &reply.text)),
             // A chat goes on after a message that could not be answered.
             Err(e) => {
                 turns.pop();
-                output::progress(&e.message);
+                if args.json { output::problem(&e) } else { output::progress(&e.message) }
             }
         }
     }

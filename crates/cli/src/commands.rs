@@ -1,10 +1,6 @@
 use crate::args::{Args, Command};
 use crate::{chat, output};
-use foretoken_app::{App, LoadedCheckpoint, Paths, bench, error, from_engine, inspect, tensors};
-use foretoken_engine::EngineError;
-use foretoken_engine::convert::convert_gguf;
-use foretoken_engine::models::{self, LoadOptions};
-use foretoken_engine::weights::Checkpoint;
+use foretoken_app::{App, LoadedCheckpoint, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, WireError};
 use std::path::{Path, PathBuf};
 
@@ -15,12 +11,9 @@ fn folder(id: &str) -> Result<PathBuf, WireError> {
     foretoken_app::resolve(&paths.library(&settings.model_folders), id)
 }
 
-fn engine<T>(result: Result<T, EngineError>) -> Result<T, WireError> {
-    result.map_err(|e| from_engine(&e))
-}
-
 fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
-    let opened = engine(LoadedCheckpoint::open(id, &folder(id)?, |_, _, _| {}, || false))?;
+    let opened = LoadedCheckpoint::open(id, &folder(id)?, |_, _, _| {}, || false)
+        .map_err(|e| foretoken_app::from_engine(&e))?;
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
 }
 
@@ -29,28 +22,20 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Chat(args) => chat::run(&args, folder(&args.model)?),
         Command::Logits { model, ids, out, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
-            // Draft logits over a part of the vocabulary would not be comparable; these are over all of it.
-            let model = engine(models::load(&folder(&model)?, LoadOptions::default()))?;
-            let tensors = engine(tensors::compute(&model, &ids))?;
-            engine(tensors::write(&tensors, &out))?;
-            let mut names: Vec<_> =
-                tensors.iter().map(|(name, t)| (name.as_str(), t.dims().to_vec())).collect();
-            names.sort();
+            let shapes = checkpoints::export_logits(&folder(&model)?, &ids, &out)?;
             if json {
-                let shapes: serde_json::Map<_, _> = names
-                    .iter()
-                    .map(|(name, dims)| ((*name).to_owned(), serde_json::json!(dims)))
+                let shapes: serde_json::Map<_, _> = shapes
+                    .into_iter()
+                    .map(|(name, dims)| (name, serde_json::json!(dims)))
                     .collect();
                 output::json(&serde_json::json!({"out": out, "tensors": shapes}));
             } else {
-                names.iter().for_each(|(name, dims)| output::line(&format!("{name} {dims:?}")));
+                shapes.iter().for_each(|(name, dims)| output::line(&format!("{name} {dims:?}")));
             }
             Ok(())
         }
         Command::Inspect { model, context, json } => {
-            let checkpoint = engine(Checkpoint::open(&folder(&model)?))?;
-            let model = engine(models::load_checkpoint(&checkpoint, LoadOptions::default()))?;
-            let report = inspect::report(&checkpoint, &model, context);
+            let report = checkpoints::inspect_folder(&folder(&model)?, context)?;
             if json {
                 output::json(&report)
             } else {
@@ -64,12 +49,13 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Bench { model, prompts, max_tokens, repetitions, deepest, json } => {
             let loaded = open(&model)?;
             let plan = bench::BenchPlan {
-                prompts_per_class: prompts,
+                prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
                 repetitions: repetitions.max(1),
                 deepest,
             };
-            let report = engine(bench::run(&loaded, plan, output::progress))?;
+            let report = bench::run(&loaded, plan, output::progress)
+                .map_err(|e| foretoken_app::from_engine(&e))?;
             if json {
                 output::json(&report);
                 return Ok(());
@@ -96,9 +82,9 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Exact { model, prompts, max_tokens, json } => {
             let loaded = open(&model)?;
             let mut held_out = bench::held_out();
-            held_out.truncate(prompts.unwrap_or(usize::MAX));
-            let report =
-                engine(bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress))?;
+            held_out.truncate(prompts.unwrap_or(usize::MAX).max(1));
+            let report = bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress)
+                .map_err(|e| foretoken_app::from_engine(&e))?;
             let same = report.different.is_empty();
             if json {
                 output::json(&report);
@@ -160,18 +146,8 @@ fn convert(
             "Quantising is not possible yet: a GGUF file is repacked with the bits it has. Leave --bits out.",
         ));
     }
-    if !source.is_file() {
-        return Err(from_engine(&EngineError::FileMissing { file: source.to_owned() }));
-    }
-    let occupied = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some());
-    if occupied {
-        return Err(error(
-            ErrorCode::Disk,
-            format!("The folder {} is not empty. Name a new folder.", target.display()),
-        ));
-    }
     let mut shown = 0;
-    let written = engine(convert_gguf(source, target, head, |done, total| {
+    let written = checkpoints::convert(source, target, head, |done, total| {
         let percent = done * 100 / total.max(1);
         if percent >= shown + 10 {
             shown = percent;
@@ -181,7 +157,7 @@ fn convert(
                 output::progress(&format!("{percent}%"))
             }
         }
-    }))?;
+    })?;
     if json {
         output::json(
             &serde_json::json!({"out": target, "tensors": written.tensors, "bytes": written.bytes,

@@ -26,8 +26,13 @@ pub fn progress(what: &str) {
     drop(writeln!(err, "{what}"));
 }
 
-pub fn failure(e: &WireError) -> ExitCode {
+/// One line of JSON on stderr.
+pub fn problem(e: &WireError) {
     progress(&serde_json::to_string(e).expect("our own structs serialise"));
+}
+
+pub fn failure(e: &WireError) -> ExitCode {
+    problem(e);
     ExitCode::FAILURE
 }
 

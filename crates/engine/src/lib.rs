@@ -12,7 +12,17 @@ pub mod decode;
 mod error;
 pub mod models;
 pub mod nn;
+pub mod tensors;
 pub mod text;
 pub mod weights;
 
 pub use error::{EngineError, Result};
+
+/// What computes, for people, e.g. "CPU (AVX-512, 2 threads)".
+pub fn device_name() -> String {
+    format!(
+        "CPU ({}, {} threads)",
+        foretoken_kernels::cpu_features(),
+        foretoken_kernels::n_threads()
+    )
+}

@@ -1,5 +1,7 @@
 //! Text that grows token by token equals text decoded at once.
 
+#![allow(clippy::unwrap_used)] // a test that cannot read its data fails
+
 use foretoken_engine::text::{
     Piece, TextError, TextStream, ThoughtState, ThoughtTags, Tokenizer, stop_set,
 };

@@ -95,16 +95,16 @@ fn work(shared: &'static Shared) {
         let mut spins = 0u32;
         loop {
             let epoch = shared.epoch.0.load(Acquire);
-            if epoch != seen && epoch % 2 == 1 {
+            if epoch != seen && !epoch.is_multiple_of(2) {
                 seen = epoch;
                 break;
             }
             spins += 1;
-            if spins % 1024 == 0 && began.elapsed() > SPIN {
+            if spins.is_multiple_of(1024) && began.elapsed() > SPIN {
                 let guard = shared.wake_lock.lock().unwrap_or_else(|p| p.into_inner());
                 shared.sleepers.fetch_add(1, SeqCst);
                 let stay = shared.epoch.0.load(SeqCst);
-                if stay == seen || stay % 2 == 0 {
+                if stay == seen || stay.is_multiple_of(2) {
                     drop(shared.wake.wait(guard));
                 }
                 shared.sleepers.fetch_sub(1, SeqCst);
@@ -172,7 +172,7 @@ pub fn run(n_chunks: usize, task: &Task<'_>) {
     while shared.inside.0.load(Acquire) > 0 {
         spins += 1;
         // A worker that was taken off its core needs ours.
-        if spins % 16384 == 0 {
+        if spins.is_multiple_of(16384) {
             std::thread::yield_now();
         }
     }

@@ -1,31 +1,45 @@
 //! Rotary position embedding, half-split pairing: dimension j turns with j + r/2 over the first r dimensions of a head.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use std::sync::OnceLock;
 
-/// Cosines and sines of every position up to a length, f32, from f64 angles.
-#[derive(Debug, Clone)]
+/// Cosines and sines by position, f32 from f64 angles, made a block at a time when first asked for: a long context costs
+/// nothing until it is used.
+#[derive(Debug)]
 pub struct RopeTable {
-    /// [positions, r/2] each.
+    inv_freq: Vec<f64>,
+    blocks: Vec<OnceLock<Block>>,
+}
+
+/// Positions per block.
+const BLOCK: usize = 1024;
+
+/// [positions, r/2] each.
+#[derive(Debug)]
+struct Block {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    half: usize,
 }
 
 impl RopeTable {
     /// `inv_freq` has r/2 entries (radians per position).
     pub fn new(inv_freq: &[f64], positions: usize) -> Self {
-        let angles =
-            || (0..positions).flat_map(|p| inv_freq.iter().map(move |f| (p as f64 * f) as f32));
-        // The angle is rounded to f32 first, as the reference implementations do.
-        Self {
-            cos: angles().map(f32::cos).collect(),
-            sin: angles().map(f32::sin).collect(),
-            half: inv_freq.len(),
-        }
+        let blocks = (0..positions.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect();
+        Self { inv_freq: inv_freq.to_vec(), blocks }
     }
 
-    pub fn positions(&self) -> usize {
-        self.cos.len().checked_div(self.half).unwrap_or(0)
+    /// Cosines and sines of one position; `None` past the end.
+    fn at(&self, position: usize) -> Option<(&[f32], &[f32])> {
+        let half = self.inv_freq.len();
+        let first = position / BLOCK * BLOCK;
+        let block = self.blocks.get(position / BLOCK)?.get_or_init(|| {
+            let of = |p: usize| self.inv_freq.iter().map(move |f| (p as f64 * f) as f32);
+            // The angle is rounded to f32 first, as the reference implementations do.
+            let angles = || (first..first + BLOCK).flat_map(of);
+            Block { cos: angles().map(f32::cos).collect(), sin: angles().map(f32::sin).collect() }
+        });
+        let here = (position - first) * half..(position - first + 1) * half;
+        Some((&block.cos[here.clone()], &block.sin[here]))
     }
 }
 
@@ -45,22 +59,19 @@ impl CustomOp1 for Rope<'_> {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (rows, heads, d) = layout.shape().dims3()?;
+        let (_, heads, d) = layout.shape().dims3()?;
         let Some((from, to)) = layout.contiguous_offsets() else {
             candle_core::bail!("rope: x must be contiguous")
         };
-        let half = self.table.half;
-        if 2 * half > d || self.first + rows > self.table.positions() {
-            candle_core::bail!(
-                "rope: position {} or width {} is outside the table",
-                self.first + rows,
-                2 * half
-            );
+        let half = self.table.inv_freq.len();
+        if 2 * half > d {
+            candle_core::bail!("rope: {} dimensions of a head of {d}", 2 * half);
         }
         let mut out = storage.as_slice::<f32>()?[from..to].to_vec();
         for (row, heads) in out.chunks_mut((heads * d).max(1)).enumerate() {
-            let at = (self.first + row) * half;
-            let (cos, sin) = (&self.table.cos[at..at + half], &self.table.sin[at..at + half]);
+            let Some((cos, sin)) = self.table.at(self.first + row) else {
+                candle_core::bail!("rope: position {} is outside the table", self.first + row);
+            };
             for head in heads.chunks_mut(d) {
                 let (a, b) = head[..2 * half].split_at_mut(half);
                 for j in 0..half {
@@ -81,7 +92,7 @@ mod tests {
 
     #[test]
     fn turns_pairs_and_leaves_the_rest() -> Result<()> {
-        let table = RopeTable::new(&[1.0, 0.1], 10);
+        let table = RopeTable::new(&[1.0, 0.1], 1030);
         let x: Vec<f32> = (0..2 * 3 * 6).map(|i| i as f32).collect();
         let y = rope(&Tensor::from_vec(x.clone(), (2, 3, 6), &Device::Cpu)?, &table, 5)?
             .flatten_all()?
@@ -99,7 +110,7 @@ mod tests {
             }
         }
         assert!(
-            rope(&Tensor::zeros((6, 1, 6), candle_core::DType::F32, &Device::Cpu)?, &table, 5)
+            rope(&Tensor::zeros((6, 1, 6), candle_core::DType::F32, &Device::Cpu)?, &table, 2045)
                 .is_err()
         );
         Ok(())

@@ -34,6 +34,8 @@ pub struct Window {
     pub client: Client,
     /// When the driver was asked to start the app.
     pub began: Instant,
+    /// When the window answered the driver for the first time.
+    pub opened: Instant,
 }
 
 /// Opens the window on `home`, plays the scenario and closes the window. A failure leaves a picture and the page behind.
@@ -79,6 +81,7 @@ impl Driver {
             .env("XDG_CONFIG_HOME", home.path("config"))
             .env("XDG_CACHE_HOME", home.path("cache"))
             .env("HF_HOME", home.path("hub"))
+            .env("FORETOKEN_CHOOSE_FOLDER", home.path("chosen"))
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
@@ -100,7 +103,7 @@ impl Driver {
             async move { builder.connect(&address).await.ok() }
         })
         .await;
-        Window { client, began }
+        Window { client, began, opened: Instant::now() }
     }
 
     /// The app runs as the driver's child.
@@ -129,8 +132,9 @@ pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl 
     }
 }
 
+/// A test id, or a selector that says so by its first character.
 fn css(id: &str) -> String {
-    format!("[data-testid='{id}']")
+    if id.starts_with(['#', '.', '[']) { id.to_owned() } else { format!("[data-testid='{id}']") }
 }
 
 impl Window {
@@ -188,6 +192,13 @@ impl Window {
         found.as_str().map(Into::into)
     }
 
+    /// Marks the newest element of this kind with `data-marked`, so that the one that replaces it can be told apart.
+    pub async fn mark(&self, id: &str) {
+        let script =
+            "return [...document.querySelectorAll(arguments[0])].at(-1).dataset.marked = 'yes'";
+        self.script(script, &css(id)).await.expect("there is one");
+    }
+
     /// Text of the newest reply.
     pub async fn reply(&self) -> Option<String> {
         self.text("message'][data-role='assistant'] [data-testid='message-text").await
@@ -220,6 +231,46 @@ impl Window {
         .await
     }
 
+    /// Puts `keys` into the element, which has the focus afterwards.
+    pub async fn press(&self, id: &str, keys: &str) {
+        until(&format!("{id} takes keys"), || async {
+            self.look(id).await?.send_keys(keys).await.ok()
+        })
+        .await
+    }
+
+    /// Replaces what a field holds. Typing depends on where its caret is; the page hears the same event either way.
+    pub async fn fill(&self, id: &str, value: &str) {
+        let field = self.usable(id).await;
+        let script = "const [field, value] = arguments; field.value = value;
+            for (const kind of ['input', 'change']) field.dispatchEvent(new Event(kind, { bubbles: true }))";
+        let field = serde_json::to_value(&field).expect("an element reference");
+        self.client
+            .execute(script, vec![field, json!(value)])
+            .await
+            .expect("the page runs scripts");
+    }
+
+    pub async fn resize(&self, width: u32, height: u32) {
+        self.client.set_window_size(width, height).await.expect("the window can be resized");
+        until(&format!("the window is {width} x {height}"), || async {
+            let size =
+                self.client.execute("return [innerWidth, innerHeight]", vec![]).await.ok()?;
+            (size == json!([width, height])).then_some(())
+        })
+        .await
+    }
+
+    /// Whether the person sees all of it without scrolling.
+    pub async fn inside(&self, id: &str) -> bool {
+        let script = "const at = document.querySelector(arguments[0])?.getBoundingClientRect();
+            return at && at.width > 0 && at.left >= 0 && at.top >= 0 && at.right <= innerWidth && at.bottom <= innerHeight";
+        self.client
+            .execute(script, vec![json!(css(id))])
+            .await
+            .is_ok_and(|answer| answer == json!(true))
+    }
+
     async fn script(&self, script: &str, argument: &str) -> Option<String> {
         self.client.execute(script, vec![json!(argument)]).await.ok()?.as_str().map(Into::into)
     }
@@ -239,9 +290,13 @@ impl Window {
         }
     }
 
+    /// What the app has stored.
+    pub async fn settings(&self) -> Value {
+        self.call("app_info", json!({})).await.expect("app_info answers")["settings"].clone()
+    }
+
     pub async fn change_settings(&self, change: impl FnOnce(&mut Value)) {
-        let info = self.call("app_info", json!({})).await.expect("app_info answers");
-        let mut settings = info["settings"].clone();
+        let mut settings = self.settings().await;
         change(&mut settings);
         self.call("settings_set", json!({ "req": settings })).await.expect("settings_set answers");
     }

@@ -1,7 +1,9 @@
-import type { GenerationOptions, LiveStats, LoadedModel, PhaseMs, ReplyStats } from "../backend";
+import type { Drafting, GenerationOptions, LiveStats, LoadedModel, PhaseMs, ReplyStats } from "../backend";
 
 export const HISTORY_MS = 30_000;
 const SAMPLE_MS = 100;
+/** Shortest time a sentence stays: the depth may change with every cycle, and nobody reads sixty sentences a second. */
+const SENTENCE_MS = 500;
 
 export interface Sample {
   at: number;
@@ -44,14 +46,18 @@ const NO_NUMBERS: Numbers = {
 export class Live {
   stats = $state.raw<LiveStats | null>(null);
   stored = $state.raw<ReplyStats | null>(null);
+  /** What the panel says about drafting: the newest, or one from a moment ago. */
+  drafting = $state.raw<Drafting | null>(null);
   prefill = $state.raw<Prefill | null>(null);
   running = $state(false);
   history = $state.raw<Sample[]>([]);
   /** The options were changed after the newest sentence, which therefore may not be true any more. */
   sentenceStale = $state(false);
+  #draftingSince = -Infinity;
 
   begin(): void {
     this.stats = null;
+    this.drafting = null;
     this.stored = null;
     this.prefill = null;
     this.running = true;
@@ -61,6 +67,7 @@ export class Live {
     this.stats = stats;
     this.prefill = null;
     this.sentenceStale = false;
+    this.#say(stats.drafting, at);
     const newest = this.history.at(-1);
     // Steps come faster than the picture is fine: the newest sample stands for all of its tenth of a second.
     const kept = newest && at - newest.at < SAMPLE_MS ? this.history.slice(0, -1) : this.history;
@@ -68,8 +75,20 @@ export class Live {
     this.history = [...kept.filter((s) => at - s.at <= HISTORY_MS), { at: sampleAt, tokS: stats.nowTokS }];
   }
 
+  /** What the person switched is said at once. */
+  #say(drafting: Drafting, at: number): void {
+    const shown = this.drafting;
+    const switched = shown === null || (shown.state === "off") !== (drafting.state === "off");
+    if (!switched && at - this.#draftingSince < SENTENCE_MS) return;
+    if (shown?.sentence !== drafting.sentence) this.#draftingSince = at;
+    this.drafting = drafting;
+  }
+
   end(stats: LiveStats | null, reply: ReplyStats | null): void {
-    if (stats) this.stats = stats;
+    if (stats) {
+      this.stats = stats;
+      this.drafting = stats.drafting;
+    }
     this.stored = reply;
     this.prefill = null;
     this.running = false;
@@ -83,6 +102,7 @@ export class Live {
   showStored(stats: ReplyStats | null): void {
     if (this.running) return;
     this.stats = null;
+    this.drafting = null;
     this.stored = stats;
     this.history = [];
   }
@@ -101,7 +121,7 @@ export class Live {
   draftingLine(model: LoadedModel | null, options: GenerationOptions): string {
     if (!model) return "Waiting for a model.";
     if (!model.report.head.found) return model.report.head.sentence;
-    if (this.stats && !this.sentenceStale) return this.stats.drafting.sentence;
+    if (this.drafting && !this.sentenceStale) return this.drafting.sentence;
     if (options.draft.kind === "off") return "Drafting off.";
     if (options.draft.kind === "auto") return "Drafting on, depth chosen while it runs.";
     return `Drafting on, depth ${options.draft.depth}.`;
@@ -109,7 +129,8 @@ export class Live {
 }
 
 function fromLive(live: LiveStats, running: boolean): Numbers {
-  const decoding = live.tokens > 0;
+  // One token has no speed yet.
+  const decoding = live.tokens > 1;
   return {
     nowTokS: running && decoding ? live.nowTokS : null,
     replyTokS: decoding ? live.decodeTokS : null,

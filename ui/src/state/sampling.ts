@@ -35,7 +35,7 @@ export const FIELD_RULES: FieldRule[] = [
     problem: "The presence penalty is from -10 to 10." },
   { key: "frequencyPenalty", label: "Frequency penalty", hint: "0 is off", integer: false, min: -10, max: 10, neutral: "0",
     problem: "The frequency penalty is from -10 to 10." },
-  { key: "seed", label: "Seed", hint: "Same seed, same text", integer: true, min: 0, max: Number.MAX_SAFE_INTEGER, neutral: "random",
+  { key: "seed", label: "Seed", hint: "Repeats a text, at a fixed depth", integer: true, min: 0, max: Number.MAX_SAFE_INTEGER, neutral: "random",
     problem: "The seed is a whole number, 0 or more." },
   { key: "maxTokens", label: "Longest reply", hint: "Tokens; from the next reply on", integer: true, min: 1, max: LARGEST_U32, neutral: "to the end",
     problem: "The longest reply is a whole number of tokens, 1 or more." },

@@ -74,10 +74,10 @@ impl History {
         })
     }
 
-    /// Deletes a message of a chat and all after it, to write them again.
+    /// Deletes a reply of a chat and all after it, to write them again.
     pub fn truncate_from(&self, chat_id: i64, message_id: i64) -> Result<(), HistoryError> {
         self.write(|tx| {
-            let sql = "SELECT count(*) FROM messages WHERE id = ?1 AND chat_id = ?2";
+            let sql = "SELECT count(*) FROM messages WHERE id = ?1 AND chat_id = ?2 AND role = 'assistant'";
             let found: i64 = tx.query_row(sql, [message_id, chat_id], |row| row.get(0))?;
             if found == 0 {
                 return Err(HistoryError::NoSuchMessage { message_id });

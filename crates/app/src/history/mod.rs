@@ -37,7 +37,12 @@ impl History {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| HistoryError::io(folder, e))?;
         }
-        let (connection, notice) = match schema::open(path) {
+        let opened = if path.is_dir() {
+            Err(HistoryError::Corrupt { why: "it is a folder".to_owned() })
+        } else {
+            schema::open(path)
+        };
+        let (connection, notice) = match opened {
             Ok(connection) => (connection, None),
             Err(HistoryError::Corrupt { why }) => {
                 let new_place = set_aside(path).map_err(|e| HistoryError::io(path, e))?;

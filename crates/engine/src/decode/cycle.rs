@@ -147,7 +147,7 @@ impl Sequence {
     /// caches have now; prefill is over when that is `tokens().len() - 1`.
     pub fn prefill(&mut self, rows: usize) -> Result<usize> {
         let first = self.trunk.len();
-        let end = (first + rows.max(1)).min(self.tokens.len() - 1);
+        let end = (first + rows.max(1)).min(self.tokens.len().saturating_sub(1));
         if first < end {
             self.guarded(|s| {
                 let hidden = s.model.trunk.forward(&s.tokens[first..end], &mut s.trunk)?;
@@ -204,6 +204,9 @@ impl Sequence {
         probe: &mut dyn Probe,
     ) -> Result<Step> {
         let context = self.model.trunk.shape().context;
+        if self.tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
         if self.tokens.len() >= context {
             return Err(EngineError::ContextFull { prompt: self.tokens.len(), context });
         }

@@ -42,7 +42,7 @@ pub struct Estimate {
     pub cycle_ms: f64,
     /// Relative to depth 0.
     pub speedup: f64,
-    /// Accept rate per draft at which this depth would cost exactly what it brings.
+    /// Accepted per drafted token at which this depth would bring exactly what it costs.
     pub break_even: f64,
 }
 
@@ -176,21 +176,9 @@ impl DepthController {
     }
 }
 
-/// The accept rate a (alike at every position) with 1 + a + .. + a^depth = ratio.
+/// Accepted per drafted token at which a cycle of this depth brings what it costs: 1 + depth * rate = ratio.
 fn break_even(depth: usize, ratio: f64) -> f64 {
-    if depth == 0 || ratio <= 1.0 {
-        return 0.0;
-    }
-    let tokens = |a: f64| (0..=depth).map(|i| a.powi(i as i32)).sum::<f64>();
-    if ratio >= tokens(1.0) {
-        return 1.0;
-    }
-    let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..40 {
-        let mid = (low + high) / 2.0;
-        if tokens(mid) < ratio { low = mid } else { high = mid }
-    }
-    high
+    if depth == 0 { 0.0 } else { ((ratio - 1.0) / depth as f64).clamp(0.0, 1.0) }
 }
 
 #[cfg(test)]

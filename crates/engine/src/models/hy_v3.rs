@@ -11,7 +11,7 @@
 mod tests;
 
 use super::parts::{
-    Module, check_donor, check_heads, check_routing, embed_and_hidden, found_head, in_head,
+    Module, check_attention, check_donor, check_routing, embed_and_hidden, found_head, in_head,
     kv_bytes, layer_cache, layer_modules, module, no_head, norm_module, read_config, tally,
     trunk_modules, unsupported,
 };
@@ -54,7 +54,6 @@ const HEAD_PARTS: [&str; 4] =
 struct Config {
     hidden_size: usize,
     intermediate_size: usize,
-    /// Either name; both must agree.
     moe_intermediate_size: Option<usize>,
     expert_hidden_dim: Option<usize>,
     num_hidden_layers: usize,
@@ -83,7 +82,7 @@ struct Config {
 impl Config {
     fn read(checkpoint: &Checkpoint) -> Result<Self> {
         let c: Self = read_config(checkpoint)?;
-        check_heads(&c.attention())?;
+        check_attention(&c.attention(), &c.rope()?)?;
         if let Some(act) = c.hidden_act.as_deref().filter(|act| *act != "silu") {
             return Err(unsupported("hidden_act", act));
         }
@@ -117,16 +116,15 @@ impl Config {
         }
     }
 
-    fn rope(&self) -> Result<Rope> {
+    fn rope(&self) -> Result<RopeSpec> {
         let of = |key: &str| self.rope_parameters.as_ref().and_then(|table| table.get(key));
-        let kind = of("rope_type").and_then(Value::as_str).unwrap_or("default");
-        if kind != "default" {
+        if let Some(kind) = of("rope_type").and_then(Value::as_str).filter(|k| *k != "default") {
             return Err(unsupported("rope_type", kind));
         }
         let theta = of("rope_theta").and_then(Value::as_f64).or(self.rope_theta);
         let theta = theta.ok_or_else(|| unsupported("rope_theta", "missing"))?;
         let (width, context) = (self.head_dim, self.max_position_embeddings);
-        Ok(Rope::new(RopeSpec { theta, width, scaling: None, context }))
+        Ok(RopeSpec { theta, width, scaling: None, context })
     }
 }
 
@@ -296,7 +294,7 @@ fn load_head(
         enorm: w.norm("enorm", h, eps)?,
         hnorm: w.norm("hnorm", h, eps)?,
         eh_proj: w.linear("eh_proj", h, 2 * h)?,
-        layer: Block::load(&w, c, c.num_hidden_layers, &c.rope()?).map_err(in_head)?,
+        layer: Block::load(&w, c, c.num_hidden_layers, &Rope::new(c.rope()?)).map_err(in_head)?,
         final_layernorm: w.norm("final_layernorm", h, eps)?,
         lm_head: trunk.lm_head.clone(),
         wiring,
@@ -305,7 +303,8 @@ fn load_head(
 }
 
 fn load_trunk(w: &Weights<'_>, c: &Config) -> Result<Hy3Trunk> {
-    let (h, vocab, rope, m) = (c.hidden_size, c.vocab_size, c.rope()?, w.at("model"));
+    let (h, vocab, m) = (c.hidden_size, c.vocab_size, w.at("model"));
+    let rope = Rope::new(c.rope()?);
     let embed_tokens = Embedding::new(m.matrix("embed_tokens", vocab, h)?);
     let layers = (0..c.num_hidden_layers)
         .map(|i| Block::load(&m.at("layers").at(i), c, i, &rope))

@@ -8,7 +8,7 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = block(x);  logits = lm_head(shared_head.norm(g))
 //! ```
 
-use super::parts::{in_head, module, no_head, norm_module, tally, unsupported};
+use super::parts::{HEAD_DIMS, in_head, module, no_head, norm_module, tally, unsupported};
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
 use crate::cache::{Cache, CacheKind, LayerCache};
 use crate::nn::{
@@ -72,13 +72,28 @@ impl Config {
             return Err(unsupported("mtp_hidden", hidden));
         }
         let heads = (config.num_attention_heads, config.n_kv_heads());
-        if heads.1 == 0 || heads.0 % heads.1 != 0 {
+        if heads.1 == 0 || !heads.0.is_multiple_of(heads.1) {
             return Err(unsupported("num_key_value_heads", heads.1));
         }
-        if !config.head_dim().is_multiple_of(16) || config.head_dim() == 0 {
-            return Err(unsupported("head_dim", config.head_dim()));
+        let in_range = [
+            ("num_hidden_layers", config.num_hidden_layers as f64, config.num_hidden_layers > 0),
+            (
+                "head_dim",
+                config.head_dim() as f64,
+                HEAD_DIMS.contains(&config.head_dim()) && config.head_dim().is_multiple_of(16),
+            ),
+            (
+                "max_position_embeddings",
+                config.context() as f64,
+                (1..=super::MAX_CONTEXT).contains(&config.context()),
+            ),
+            ("rms_norm_eps", f64::from(config.eps()), config.eps() >= 0.0),
+            ("sliding_window", 0.0, config.attention().window != Some(0)),
+        ];
+        match in_range.iter().find(|(_, _, fits)| !fits) {
+            Some((key, value, _)) => Err(unsupported(key, value)),
+            None => Ok(config),
         }
-        Ok(config)
     }
 
     fn n_kv_heads(&self) -> usize {
@@ -131,6 +146,13 @@ impl Config {
             other => return Err(unsupported("rope_type", other)),
         };
         let theta = number("rope_theta").or(self.rope_theta).unwrap_or(10_000.0);
+        for (key, value) in
+            [("rope_theta", theta), ("rope_scaling.factor", number("factor").unwrap_or(1.0))]
+        {
+            if !value.is_finite() || value <= 0.0 {
+                return Err(unsupported(key, value));
+            }
+        }
         Ok(RopeSpec { theta, width: self.head_dim(), scaling, context: self.context() })
     }
 }

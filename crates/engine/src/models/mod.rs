@@ -26,6 +26,9 @@ pub enum HeadFeed {
     PostNorm,
 }
 
+/// Longest context a configuration may claim: what is sized by it stays small until it is used.
+pub(crate) const MAX_CONTEXT: usize = 1 << 24;
+
 /// Rows a cycle may take back: the deepest draft and the rows a head is fed again, with room.
 pub(crate) const MAX_TAKEN_BACK: usize = 2 * crate::decode::MAX_DEPTH + 2;
 

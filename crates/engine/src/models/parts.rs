@@ -16,22 +16,38 @@ pub(super) fn unsupported(key: &str, value: impl std::fmt::Display) -> EngineErr
     EngineError::UnsupportedConfig { key: key.to_owned(), value: value.to_string() }
 }
 
+/// The family's settings; a model without layers is none.
 pub(super) fn read_config<C: DeserializeOwned>(checkpoint: &Checkpoint) -> Result<C> {
+    if checkpoint.config.get("num_hidden_layers").and_then(Value::as_u64) == Some(0) {
+        return Err(unsupported("num_hidden_layers", 0));
+    }
     serde_json::from_value(checkpoint.config.clone()).map_err(|e| EngineError::Corrupt {
         file: checkpoint.folder.join("config.json"),
         why: format!("a setting is missing or of the wrong kind ({e})"),
     })
 }
 
-/// What the kernels can attend with.
-pub(super) fn check_heads(spec: &AttentionSpec) -> Result<()> {
-    if spec.n_kv_heads == 0 || !spec.n_heads.is_multiple_of(spec.n_kv_heads) {
-        return Err(unsupported("the number of key-value heads", spec.n_kv_heads));
+/// Widths of a head the attention kernel takes, in steps of 16.
+pub(super) const HEAD_DIMS: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// What a layer's attention and rotation can be run with.
+pub(super) fn check_attention(spec: &AttentionSpec, rope: &RopeSpec) -> Result<()> {
+    let AttentionSpec { n_heads, n_kv_heads, head_dim, window } = *spec;
+    let fits = [
+        ("the number of key-value heads", n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads)),
+        ("head_dim", HEAD_DIMS.contains(&head_dim) && head_dim.is_multiple_of(16)),
+        ("sliding_window", window != Some(0)),
+        (
+            "the rotated width",
+            rope.width > 0 && rope.width <= head_dim && rope.width.is_multiple_of(2),
+        ),
+        ("rope_theta", rope.theta.is_finite() && rope.theta > 0.0),
+        ("max_position_embeddings", (1..=super::MAX_CONTEXT).contains(&rope.context)),
+    ];
+    match fits.iter().find(|(_, fits)| !fits) {
+        Some((key, _)) => Err(unsupported(key, format!("{spec:?}, {rope:?}"))),
+        None => Ok(()),
     }
-    if spec.head_dim == 0 || !spec.head_dim.is_multiple_of(16) {
-        return Err(unsupported("head_dim", spec.head_dim));
-    }
-    Ok(())
 }
 
 /// A router's choice must exist.

@@ -20,6 +20,7 @@ use super::parts::{
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
+use crate::decode::MAX_DEPTH;
 use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
 use crate::weights::{Checkpoint, Weights, ZeroCentred};
 use crate::{EngineError, Result};
@@ -247,7 +248,7 @@ fn load_head(
     };
     let promised = c.num_nextn_predict_layers.unwrap_or(0);
     let n_found = (0..).take_while(|i| place(*i).is_some()).count();
-    let n_levels = if promised > 0 { promised } else { n_found };
+    let n_levels = if promised > 0 { promised } else { n_found }.min(MAX_DEPTH);
     if (0..n_levels).all(|i| place(i).is_none()) {
         return Ok((None, no_head(promised > 0)));
     }

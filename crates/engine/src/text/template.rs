@@ -149,12 +149,10 @@ fn turn(turn: &TurnText) -> Value {
 
 fn find_source(dir: &Path) -> Result<(PathBuf, String), TextError> {
     let file = dir.join("chat_template.jinja");
-    if let Some(bytes) = read_limited(&file, MAX_SOURCE_BYTES)? {
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|e| e.to_string()));
-        return match text {
-            Ok(text) => Ok((file, text)),
-            Err(why) => Err(TextError::TemplateCorrupt { file, why }),
-        };
+    let corrupt = |why: String| TextError::TemplateCorrupt { file: file.clone(), why };
+    if let Some(bytes) = read_limited(&file, MAX_SOURCE_BYTES, corrupt)? {
+        let text = String::from_utf8(bytes).map_err(|e| corrupt(e.to_string()))?;
+        return Ok((file, text));
     }
     let file = dir.join("tokenizer_config.json");
     let config = read_object(&file, |why| TextError::TokenizerCorrupt { file: file.clone(), why })?;

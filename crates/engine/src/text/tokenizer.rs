@@ -30,9 +30,8 @@ impl Tokenizer {
     pub fn from_dir(dir: &Path) -> Result<Self, TextError> {
         let file = dir.join("tokenizer.json");
         let corrupt = |why: String| TextError::TokenizerCorrupt { file: file.clone(), why };
-        let bytes = read_limited(&file, MAX_TOKENIZER_BYTES)?
-            .ok_or_else(|| TextError::TokenizerMissing { file: file.clone() })?
-            .map_err(corrupt)?;
+        let bytes = read_limited(&file, MAX_TOKENIZER_BYTES, corrupt)?
+            .ok_or_else(|| TextError::TokenizerMissing { file: file.clone() })?;
         let mut inner = Inner::from_bytes(&bytes).map_err(|e| corrupt(e.to_string()))?;
         // A prompt is never cut or padded behind the caller's back; files saved from training may ask for both.
         inner.with_truncation(None).map_err(|e| corrupt(e.to_string()))?;

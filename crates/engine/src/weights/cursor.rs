@@ -148,7 +148,7 @@ impl<'a> Weights<'a> {
         let (Some(words), Some(groups)) = (weight.shape.last(), scales.shape.last()) else {
             return Err(mismatch());
         };
-        if k == 0 || *groups == 0 || words * 32 % k != 0 || k % groups != 0 {
+        if k == 0 || *groups == 0 || words * 32 % k != 0 || !k.is_multiple_of(*groups) {
             return Err(mismatch());
         }
         let found = Packing { bits: words * 32 / k, group: k / groups };

@@ -1,7 +1,7 @@
 //! `config.json` of Step 3.5 and what it makes of each layer. Nothing else looks into its per-layer lists.
 
 use crate::Result;
-use crate::models::parts::{check_heads, read_config, rope_scaling, unsupported};
+use crate::models::parts::{check_attention, read_config, rope_scaling, unsupported};
 use crate::nn::{AttentionSpec, RopeSpec};
 use crate::weights::Checkpoint;
 use serde::Deserialize;
@@ -116,7 +116,6 @@ impl Config {
             other => return Err(unsupported("layer_types", other)),
         };
         let attention = AttentionSpec { n_heads, n_kv_heads, head_dim, window };
-        check_heads(&attention)?;
         let theta = match &self.rope_theta {
             Value::Array(list) => list.get(at(list.len())).and_then(Value::as_f64),
             one => one.as_f64(),
@@ -130,9 +129,11 @@ impl Config {
             let of_layer = list.as_ref().and_then(|list| *list.get(layer)?);
             of_layer.filter(|limit| *limit > 0.0).map(|limit| limit as f32)
         };
+        let rope = RopeSpec { theta, width, scaling, context: self.context() };
+        check_attention(&attention, &rope)?;
         Ok(LayerSpec {
             attention,
-            rope: RopeSpec { theta, width, scaling, context: self.context() },
+            rope,
             is_moe: self.is_moe(layer),
             limits: (limit(&self.swiglu_limits), limit(&self.swiglu_limits_shared)),
         })

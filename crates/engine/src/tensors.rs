@@ -1,9 +1,9 @@
 //! Logits and hidden states of a text, for comparison with other implementations (`foretoken logits`).
 
+use crate::decode::Sequence;
+use crate::models::Model;
+use crate::{EngineError, Result};
 use candle_core::Tensor;
-use foretoken_engine::decode::Sequence;
-use foretoken_engine::models::Model;
-use foretoken_engine::{EngineError, Result};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -36,5 +36,6 @@ pub fn compute(model: &Model, ids: &[u32]) -> Result<HashMap<String, Tensor>> {
 
 /// Writes what `compute` gave as safetensors.
 pub fn write(tensors: &HashMap<String, Tensor>, file: &Path) -> Result<()> {
-    Ok(candle_core::safetensors::save(tensors, file)?)
+    candle_core::safetensors::save(tensors, file)
+        .map_err(|e| EngineError::Io { path: file.to_owned(), source: std::io::Error::other(e) })
 }
