@@ -207,7 +207,6 @@ fn wrong_wirings_lose_drafts_and_keep_the_text() {
         (Wiring::NormsWithoutOne, 0.60),
     ] {
         let wrong = rate(wiring);
-        println!("{wiring:?}: {wrong:?}, as trained {right:?}");
         assert!(share(wrong) < at_most * share(right), "{wiring:?}: {wrong:?} against {right:?}");
     }
 }
