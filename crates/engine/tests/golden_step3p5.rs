@@ -5,6 +5,7 @@ mod support;
 use foretoken_engine::EngineError;
 use foretoken_engine::decode::{Rule, SamplerSettings, Sequence};
 use foretoken_engine::models::{HeadFeed, HeadStatus, LoadOptions, Model, Wiring, load};
+use serde_json::json;
 use std::sync::Arc;
 use support::{Golden, best, flat, golden, greedy, ids, json, open, relative_l2, run_family};
 
@@ -177,6 +178,54 @@ fn a_second_turn_goes_on_from_the_windows() {
     let mut fresh = Sequence::new(model.clone());
     fresh.set_prompt(&second).expect("fits");
     assert_eq!(step(&mut sequence, 60), step(&mut fresh, 60));
+}
+
+/// Every setting does what the README's table of bugs says its loss does: relative error of the logits of trunk and level 0.
+#[test]
+fn a_wrong_setting_shows_as_recorded() {
+    let folder = golden(LAYOUTS[0]);
+    let want = Golden::open(LAYOUTS[0]);
+    let input = want.ids("s2.ids");
+    for (what, edit, trunk_off, level_off) in [
+        ("norms without +1", json!({"zero_centered": false}), 1.17, 1.07),
+        ("no clamp", json!({"swiglu_limits": null, "swiglu_limits_shared": null}), 0.41, 0.25),
+        ("no llama3 scaling", json!({"rope_scaling": null}), 0.035, 0.025),
+        ("scaling on all layers", json!({"yarn_only_types": null}), 0.19, 0.21),
+        ("rotary 1.0 everywhere", json!({"partial_rotary_factors": null}), 0.064, 0.048),
+        ("theta 1e4 everywhere", json!({"rope_theta": 1e4}), 0.058, 0.043),
+        ("no window", json!({"sliding_window": 100_000}), 0.26, 0.26),
+        ("window 31", json!({"sliding_window": 31}), 0.048, 0.037),
+        ("window 33", json!({"sliding_window": 33}), 0.038, 0.031),
+        ("router scale 1", json!({"moe_router_scaling_factor": 1.0}), 0.20, 0.15),
+        ("no top-k normalisation", json!({"norm_expert_weight": false}), 0.10, 0.066),
+        ("router bias ignored", json!({"use_moe_router_bias": false}), 0.095, 0.058),
+        ("no head gate", json!({"use_head_wise_attn_gate": false}), 0.35, 0.36),
+    ] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut config = json(&folder.join("config.json"));
+        let settings = config.as_object_mut().expect("settings");
+        settings.extend(edit.as_object().expect("an edit").clone());
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("writes");
+        let weights = "model.safetensors";
+        std::fs::copy(folder.join(weights), dir.path().join(weights)).expect("copies");
+        let model = load(dir.path(), LoadOptions::default()).expect("loads");
+        let trunk = &model.trunk;
+        let hidden = trunk.forward(&input, &mut trunk.new_cache()).expect("one pass");
+        let logits = trunk.logits(&trunk.norm(&hidden).expect("norm")).expect("logits");
+        let carried = Sequence::teacher_forced(&model, &input, &hidden).expect("the head");
+        let level = model.head.as_ref().expect("a head").logits(0, &carried[0]).expect("logits");
+        for (part, got, name, recorded) in [
+            ("trunk", logits, "s2.logits", trunk_off),
+            ("level 0", level, "s2.mtp0.logits", level_off),
+        ] {
+            let off = relative_l2(&flat(&got), &want.floats(name));
+            // The table has two digits.
+            assert!(
+                (off / recorded - 1.0f32).abs() < 0.051,
+                "{what}: {part} is off by {off}, recorded {recorded}"
+            );
+        }
+    }
 }
 
 /// (accepted, drafted) over the golden sequences at depth 3.
