@@ -1,4 +1,4 @@
-//! SwiGLU: silu(gate) * up, with silu(x) = x / (1 + e^-x).
+//! SwiGLU: silu(gate) * up, with silu(x) = x / (1 + e^-x); optionally limited, see [`swiglu_limited`].
 
 use crate::lanes::{Lanes, dispatch};
 use crate::pool::{self, Out};
@@ -6,10 +6,18 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 /// `gate` and `up` are f32 contiguous of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gate.apply_op2_no_bwd(up, &SwiGlu)
+    gate.apply_op2_no_bwd(up, &SwiGlu { limit: f32::INFINITY })
 }
 
-struct SwiGlu;
+/// min(silu(gate), limit) * clamp(up, -limit, limit): the activation is limited above and after silu, `up` on both sides.
+pub fn swiglu_limited(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
+    gate.apply_op2_no_bwd(up, &SwiGlu { limit })
+}
+
+struct SwiGlu {
+    /// Infinite = no limit; `min` and `max` with it change no bit.
+    limit: f32,
+}
 
 /// Elements per chunk: about as long as waking a thread takes.
 const CHUNK: usize = 8192;
@@ -40,36 +48,38 @@ impl CustomOp2 for SwiGlu {
             let range = chunk * CHUNK..((chunk + 1) * CHUNK).min(gate.len());
             // SAFETY: chunks are disjoint ranges.
             let out = unsafe { std::slice::from_raw_parts_mut(to.at(range.start), range.len()) };
-            swiglu_slice(&gate[range.clone()], &up[range], out);
+            swiglu_slice(&gate[range.clone()], &up[range], self.limit, out);
         });
         Ok((CpuStorage::F32(out), l1.shape().clone()))
     }
 }
 
-dispatch! { fn swiglu_slice(gate: &[f32], up: &[f32], out: &mut [f32]) = body }
+dispatch! { pub(crate) fn swiglu_slice(gate: &[f32], up: &[f32], limit: f32, out: &mut [f32]) = body }
 
 #[inline(always)]
-unsafe fn sixteen<L: Lanes>(gate: *const f32, up: *const f32, out: *mut f32) {
+unsafe fn sixteen<L: Lanes>(gate: *const f32, up: *const f32, limit: f32, out: *mut f32) {
     unsafe {
         let (g, u) = (L::load(gate), L::load(up));
         let e = L::exp(L::mul(g, L::splat(-1.0)));
-        L::store(out, L::mul(L::div(g, L::add(L::splat(1.0), e)), u));
+        let act = L::min(L::div(g, L::add(L::splat(1.0), e)), L::splat(limit));
+        let u = L::max(L::min(u, L::splat(limit)), L::splat(-limit));
+        L::store(out, L::mul(act, u));
     }
 }
 
 #[inline(always)]
-unsafe fn body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+unsafe fn body<L: Lanes>(gate: &[f32], up: &[f32], limit: f32, out: &mut [f32]) {
     let n = gate.len();
     let whole = n / 16 * 16;
     unsafe {
         for i in (0..whole).step_by(16) {
-            sixteen::<L>(gate.as_ptr().add(i), up.as_ptr().add(i), out.as_mut_ptr().add(i));
+            sixteen::<L>(gate.as_ptr().add(i), up.as_ptr().add(i), limit, out.as_mut_ptr().add(i));
         }
         if whole < n {
             let (mut g, mut u, mut o) = ([0f32; 16], [0f32; 16], [0f32; 16]);
             g[..n - whole].copy_from_slice(&gate[whole..]);
             u[..n - whole].copy_from_slice(&up[whole..]);
-            sixteen::<L>(g.as_ptr(), u.as_ptr(), o.as_mut_ptr());
+            sixteen::<L>(g.as_ptr(), u.as_ptr(), limit, o.as_mut_ptr());
             out[whole..].copy_from_slice(&o[..n - whole]);
         }
     }
@@ -86,15 +96,23 @@ mod tests {
         let gate: Vec<f32> = (0..n).map(|i| ((i * 7 % 401) as f32 - 200.0) / 3.0).collect();
         let up: Vec<f32> = (0..n).map(|i| ((i * 11 % 13) as f32 - 6.0) / 2.0).collect();
         let t = |v: &Vec<f32>| Tensor::from_vec(v.clone(), n, &Device::Cpu);
-        let y = swiglu(&t(&gate)?, &t(&up)?)?.to_vec1::<f32>()?;
-        for i in 0..n {
-            let g = f64::from(gate[i]);
-            let want = g / (1.0 + (-g).exp()) * f64::from(up[i]);
-            assert!(
-                (f64::from(y[i]) - want).abs() <= 1e-6 * (1.0 + want.abs()),
-                "{i}: {} instead of {want}",
-                y[i]
-            );
+        for limit in [f64::INFINITY, 1.5] {
+            let y = if limit.is_finite() {
+                swiglu_limited(&t(&gate)?, &t(&up)?, limit as f32)?
+            } else {
+                swiglu(&t(&gate)?, &t(&up)?)?
+            };
+            let y = y.to_vec1::<f32>()?;
+            for i in 0..n {
+                let g = f64::from(gate[i]);
+                let want =
+                    (g / (1.0 + (-g).exp())).min(limit) * f64::from(up[i]).clamp(-limit, limit);
+                assert!(
+                    (f64::from(y[i]) - want).abs() <= 1e-6 * (1.0 + want.abs()),
+                    "{i}: {} instead of {want}",
+                    y[i]
+                );
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Operations candle lacks, each with a plain reference, a CPU body and a test that compares the two.
 //!
 //! Entry points: [`Affine`] and [`Dense`] weights with [`linear`] and [`Weight::rows`]; [`rms_norm`], [`rope`],
-//! [`swiglu`], [`attend`]. All activations are f32, row-major, contiguous.
+//! [`swiglu`], [`attend`], [`gate_heads`], [`expert_mlp`]. All activations are f32, row-major, contiguous.
 //!
 //! Invariant that the speculative cycle rests on: **a row's result does not depend on how many rows share the call.**
 //! Every (row, output) pair has one accumulator of 16 lanes that walks k in one order, and the lanes are summed by one
@@ -12,6 +12,8 @@
 mod attention;
 mod bytes;
 mod elementwise;
+mod experts;
+mod head_gate;
 mod lanes;
 mod linear;
 mod norm;
@@ -22,7 +24,9 @@ mod weight;
 
 pub use attention::{AttendSpec, attend};
 pub use bytes::Bytes;
-pub use elementwise::swiglu;
+pub use elementwise::{swiglu, swiglu_limited};
+pub use experts::{Experts, expert_mlp};
+pub use head_gate::gate_heads;
 pub use lanes::cpu_features;
 pub use linear::linear;
 pub use norm::rms_norm;

@@ -210,6 +210,26 @@ impl Weight {
         Tensor::from_vec(out, (ids.len(), k), device)
     }
 
+    /// `count` rows from `first`, sharing the storage: one expert of a stack. `None` when they reach past the end.
+    pub fn part(&self, first: usize, count: usize) -> Option<Self> {
+        let rows = |b: &Bytes, row: usize| b.slice(first.checked_mul(row)?, count * row);
+        Some(match self {
+            Self::Affine(w) => {
+                let scale_row = w.k / w.group * w.scale_type.size();
+                Self::Affine(Affine {
+                    codes: rows(&w.codes, w.k * w.bits / 8)?,
+                    scales: rows(&w.scales, scale_row)?,
+                    biases: rows(&w.biases, scale_row)?,
+                    n: count,
+                    ..*w
+                })
+            }
+            Self::Dense(w) => {
+                Self::Dense(Dense { data: rows(&w.data, w.k * w.float.size())?, n: count, ..*w })
+            }
+        })
+    }
+
     /// The rows `ids` as a matrix of its own, copied. Errors when an id is not below n.
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
         let (n, _) = self.dims();

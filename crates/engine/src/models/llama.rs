@@ -8,7 +8,8 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = block(x);  logits = lm_head(shared_head.norm(g))
 //! ```
 
-use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, tally};
+use super::parts::{HEAD_DIMS, in_head, module, no_head, norm_module, tally, unsupported};
+use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
 use crate::cache::{Cache, CacheKind, LayerCache};
 use crate::nn::{
     Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
@@ -21,8 +22,6 @@ use serde_json::Value;
 
 /// Chosen when the head was trained: its stream and the trunk's play the same part (starter-head README, "Wiring").
 const FEED: HeadFeed = HeadFeed::PreNorm;
-/// Widths of a head the attention kernel takes, in steps of 16.
-const HEAD_DIMS: std::ops::RangeInclusive<usize> = 16..=1024;
 /// The head's tensors besides its decoder layer.
 const HEAD_PARTS: [&str; 4] =
     ["enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"];
@@ -52,10 +51,6 @@ struct Config {
     draft_vocab_size_suggested: Option<usize>,
     use_sliding_window: Option<bool>,
     sliding_window: Option<usize>,
-}
-
-fn unsupported(key: &str, value: impl std::fmt::Display) -> EngineError {
-    EngineError::UnsupportedConfig { key: key.to_owned(), value: value.to_string() }
 }
 
 impl Config {
@@ -197,6 +192,7 @@ impl Block {
                 o,
                 q_norm: head_norm("q_norm")?,
                 k_norm: head_norm("k_norm")?,
+                gate: None,
                 rope: rope.clone(),
             },
             post_attention_layernorm: w.norm("post_attention_layernorm", h, c.eps())?,
@@ -204,6 +200,7 @@ impl Block {
                 gate: m.linear("gate_proj", c.intermediate_size, h)?,
                 up: m.linear("up_proj", c.intermediate_size, h)?,
                 down: m.linear("down_proj", h, c.intermediate_size)?,
+                limit: None,
             },
         })
     }
@@ -235,15 +232,6 @@ impl Block {
         );
         out
     }
-}
-
-fn module(kind: &'static str, linear: &Linear) -> (&'static str, String, u64, u64) {
-    let (n, k) = linear.weight().dims();
-    (kind, linear.weight().storage(), (n * k) as u64, linear.weight().n_bytes() as u64)
-}
-
-fn norm_module(norm: &Norm) -> (&'static str, String, u64, u64) {
-    ("norm", "f32".to_owned(), norm.width() as u64, norm.n_bytes() as u64)
 }
 
 struct LlamaTrunk {
@@ -364,29 +352,18 @@ fn load_head(
     checkpoint: &Checkpoint,
     c: &Config,
     (embed_tokens, lm_head, rope): (&Embedding, &Linear, &Rope),
-    options: LoadOptions,
+    options: LoadOptions<'_>,
 ) -> Result<(Option<NextnHead>, HeadStatus)> {
     let w = w.at("model.layers").at(c.num_hidden_layers);
     let missing = w.missing(&HEAD_PARTS);
     if missing.len() == HEAD_PARTS.len() {
-        let promised = c.num_nextn_predict_layers.unwrap_or(0) > 0;
-        let why = if promised {
-            "The configuration promises an MTP head, but this checkpoint does not contain its tensors: the repack lost it."
-        } else {
-            "No MTP head in this checkpoint."
-        };
-        return Ok((None, HeadStatus::Absent { why: why.to_owned() }));
+        return Ok((None, no_head(c.num_nextn_predict_layers.unwrap_or(0) > 0)));
     }
     if !missing.is_empty() {
         return Err(EngineError::HeadIncomplete { missing });
     }
     let (h, eps) = (c.hidden_size, c.eps());
-    let layer = Block::load(&w, c, rope).map_err(|e| match e {
-        EngineError::MissingTensor { name, .. } => {
-            EngineError::HeadIncomplete { missing: vec![name] }
-        }
-        e => e,
-    })?;
+    let layer = Block::load(&w, c, rope).map_err(in_head)?;
     let ids = if options.reduced_draft_vocab { draft_vocab(checkpoint, c)? } else { None };
     let reduced = ids.map(|ids| Ok::<_, EngineError>((lm_head.select(&ids)?, ids))).transpose()?;
     let head = NextnHead {
@@ -409,8 +386,11 @@ fn load_head(
 pub(super) fn load(
     checkpoint: &Checkpoint,
     w: &Weights<'_>,
-    options: LoadOptions,
+    options: LoadOptions<'_>,
 ) -> Result<Model> {
+    if let Some(folder) = options.head {
+        return Err(unsupported("a head from another folder", folder.display()));
+    }
     let c = Config::read(checkpoint)?;
     let rope = Rope::new(c.rope()?);
     let m = w.at("model");

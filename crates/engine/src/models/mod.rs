@@ -6,7 +6,10 @@
 //!
 //! Does not: sample, draft, loop, print or measure.
 
+mod hy_v3;
 mod llama;
+mod parts;
+mod step3p5;
 
 use crate::cache::Cache;
 use crate::weights::{Checkpoint, Weights};
@@ -117,30 +120,57 @@ pub struct Model {
 
 /// What a caller can ask for at load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadOptions {
+pub struct LoadOptions<'a> {
     /// Draft from the checkpoint's reduced vocabulary, when it ships one.
     pub reduced_draft_vocab: bool,
+    /// A folder whose head is put on this trunk, instead of one of its own.
+    pub head: Option<&'a Path>,
+    /// For tests that show what a wrong wiring costs.
+    #[doc(hidden)]
+    pub wiring: Wiring,
 }
 
-impl Default for LoadOptions {
+impl Default for LoadOptions<'_> {
     fn default() -> Self {
-        Self { reduced_draft_vocab: true }
+        Self { reduced_draft_vocab: true, head: None, wiring: Wiring::AsTrained }
     }
 }
 
-type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions) -> Result<Model>;
+/// Mistakes that load, run and leave the text as it is; only the accept rate shows them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wiring {
+    AsTrained,
+    /// Hidden state before embedding.
+    FlippedConcat,
+    /// The trunk's hidden state of the other side of the final norm.
+    OtherHidden,
+    /// The first level at every depth.
+    FirstLevelOnly,
+    /// The trunk's `lm_head` in place of the head's own.
+    TrunkLmHead,
+    /// Norm weights of the head without the one that makes them factors.
+    NormsWithoutOne,
+}
+
+type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions<'_>) -> Result<Model>;
 
 /// `model_type` -> loader.
-const FAMILIES: &[(&str, Load)] =
-    &[("llama", llama::load), ("qwen2", llama::load), ("qwen3", llama::load)];
+const FAMILIES: &[(&str, Load)] = &[
+    ("llama", llama::load),
+    ("qwen2", llama::load),
+    ("qwen3", llama::load),
+    ("hy_v3", hy_v3::load),
+    ("step3p5", step3p5::load),
+];
 
 /// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
-pub fn load(folder: &Path, options: LoadOptions) -> Result<Model> {
+pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
     let checkpoint = Checkpoint::open(folder)?;
     load_checkpoint(&checkpoint, options)
 }
 
-pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Model> {
+pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Model> {
     let model_type =
         checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
     let Some((_, load)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
@@ -150,22 +180,4 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions) -> Result<
     let mut model = load(checkpoint, &weights, options)?;
     model.leftovers = weights.leftovers();
     Ok(model)
-}
-
-/// Sums modules of one kind and storage.
-pub(crate) fn tally(
-    modules: impl IntoIterator<Item = (&'static str, String, u64, u64)>,
-) -> Vec<ModuleUse> {
-    let mut out: Vec<ModuleUse> = Vec::new();
-    for (kind, storage, parameters, bytes) in modules {
-        match out.iter_mut().find(|m| m.kind == kind && m.storage == storage) {
-            Some(m) => {
-                m.modules += 1;
-                m.parameters += parameters;
-                m.bytes += bytes;
-            }
-            None => out.push(ModuleUse { kind, storage, modules: 1, parameters, bytes }),
-        }
-    }
-    out
 }

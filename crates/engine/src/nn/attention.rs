@@ -13,7 +13,7 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
 }
 
-/// Grouped-query attention with optional per-head norms before the rotation.
+/// Grouped-query attention with optional per-head norms before the rotation and an optional gate per head after it all.
 #[derive(Debug, Clone)]
 pub struct Attention {
     pub spec: AttentionSpec,
@@ -23,6 +23,8 @@ pub struct Attention {
     pub o: Linear,
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
+    /// hidden -> heads: each head's output times the sigmoid of its scalar, which reads the same input as q, k and v.
+    pub gate: Option<Linear>,
     pub rope: Rope,
 }
 
@@ -49,6 +51,10 @@ impl Attention {
             key_position: seen.first_position,
             window,
         };
-        self.o.forward(&kernels::attend(&q, &seen.keys, &seen.values, spec)?)
+        let mut out = kernels::attend(&q, &seen.keys, &seen.values, spec)?;
+        if let Some(gate) = &self.gate {
+            out = kernels::gate_heads(&out, &gate.forward(x)?)?;
+        }
+        self.o.forward(&out)
     }
 }

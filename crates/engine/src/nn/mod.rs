@@ -5,11 +5,13 @@
 mod attention;
 mod linear;
 mod mlp;
+mod moe;
 mod norm;
 mod rope;
 
 pub use attention::{Attention, AttentionSpec};
 pub use linear::{Embedding, Linear};
 pub use mlp::Mlp;
+pub use moe::{Ffn, Moe, Router, Score};
 pub use norm::Norm;
 pub use rope::{Rope, RopeScaling, RopeSpec};

@@ -46,6 +46,15 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
 impl Checkpoint {
     /// Reads names and places, no weights. AppleDouble files (`._*`) are passed over.
     pub fn open(folder: &Path) -> Result<Self> {
+        Self::open_some(folder, false)
+    }
+
+    /// A folder that need not hold more than a head.
+    pub fn open_head(folder: &Path) -> Result<Self> {
+        Self::open_some(folder, true)
+    }
+
+    fn open_some(folder: &Path, head_is_enough: bool) -> Result<Self> {
         if !folder.is_dir() {
             return Err(EngineError::FolderMissing { folder: folder.to_owned() });
         }
@@ -61,7 +70,7 @@ impl Checkpoint {
         let quant = QuantTable::from_config(&config)?;
         let mut checkpoint =
             Self { folder: folder.to_owned(), config, quant, tensors: BTreeMap::new(), n_bytes: 0 };
-        for file in shard_files(folder)? {
+        for file in shard_files(folder, head_is_enough)? {
             checkpoint.add(Shard::open(&file)?)?;
         }
         Ok(checkpoint)
@@ -90,7 +99,7 @@ impl Checkpoint {
 }
 
 /// The shards of a folder: those the index names, or every safetensors file; plus a head's own file.
-fn shard_files(folder: &Path) -> Result<Vec<PathBuf>> {
+fn shard_files(folder: &Path, head_is_enough: bool) -> Result<Vec<PathBuf>> {
     let index_file = folder.join("model.safetensors.index.json");
     let mut names = BTreeSet::new();
     if let Some(index) = read_json(&index_file)? {
@@ -131,7 +140,8 @@ fn shard_files(folder: &Path) -> Result<Vec<PathBuf>> {
                 names.insert(name.to_owned());
             }
         }
-        if !names.iter().any(|name| name.starts_with("model")) {
+        let is_trunk = |name: &String| !HEAD_FILES.contains(&name.as_str());
+        if !names.iter().any(|name| head_is_enough || is_trunk(name)) {
             return Err(EngineError::FileMissing { file: folder.join("model.safetensors") });
         }
     }

@@ -1,8 +1,9 @@
 use super::checkpoint::{Checkpoint, TensorPlace};
+use super::names::{Names, ZeroCentred};
 use super::quant::Packing;
-use crate::nn::{Linear, Norm};
+use crate::nn::{Attention, AttentionSpec, Linear, Mlp, Norm, Rope};
 use crate::{EngineError, Result};
-use foretoken_kernels::{Affine, Dense, FloatType, Weight, WeightError};
+use foretoken_kernels::{Affine, Dense, Experts, FloatType, Weight, WeightError};
 use safetensors::Dtype;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,12 +14,18 @@ use std::rc::Rc;
 pub struct Weights<'a> {
     checkpoint: &'a Checkpoint,
     prefix: String,
+    names: Rc<Names>,
     taken: Rc<RefCell<BTreeSet<String>>>,
 }
 
 impl<'a> Weights<'a> {
     pub fn root(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint, prefix: String::new(), taken: Rc::default() }
+        Self { checkpoint, prefix: String::new(), names: Rc::default(), taken: Rc::default() }
+    }
+
+    /// The same tensors under the family's own names, see [`Names`].
+    pub fn renamed(&self, table: &[(&str, &str)], norms: Option<ZeroCentred>) -> Result<Self> {
+        Ok(Self { names: Rc::new(Names::new(self.checkpoint, table, norms)?), ..self.clone() })
     }
 
     pub fn at(&self, name: impl std::fmt::Display) -> Self {
@@ -30,21 +37,31 @@ impl<'a> Weights<'a> {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.checkpoint.get(&self.path(name)).is_some()
+        self.get(name).is_some()
+    }
+
+    fn get(&self, name: &str) -> Option<&'a TensorPlace> {
+        self.checkpoint.get(self.names.published(&self.path(name)))
+    }
+
+    /// Whether there is any tensor below this place.
+    pub fn is_empty(&self) -> bool {
+        let below = format!("{}.", self.prefix);
+        !self.checkpoint.names().any(|name| self.names.ours(name).starts_with(&below))
     }
 
     /// The file a tensor was found in.
     pub fn place(&self, name: &str) -> Option<&'a std::path::Path> {
-        self.checkpoint.get(&self.path(name)).map(|place| place.file.as_path())
+        self.get(name).map(|place| place.file.as_path())
     }
 
     fn take(&self, name: &str) -> Result<&'a TensorPlace> {
         let path = self.path(name);
-        let place = self.checkpoint.get(&path).ok_or_else(|| EngineError::MissingTensor {
+        let place = self.get(name).ok_or_else(|| EngineError::MissingTensor {
             name: path.clone(),
             folder: self.checkpoint.folder.clone(),
         })?;
-        self.taken.borrow_mut().insert(path);
+        self.taken.borrow_mut().insert(self.names.published(&path).to_owned());
         Ok(place)
     }
 
@@ -82,25 +99,34 @@ impl<'a> Weights<'a> {
 
     /// `{name}.weight` [n, k], in whichever storage it has; quantised when `{name}.scales` exists.
     pub fn matrix(&self, name: &str, n: usize, k: usize) -> Result<Weight> {
+        self.stack(name, &[], n, k)
+    }
+
+    /// `{name}.weight` [lead.., n, k] as one matrix [lead * n, k].
+    fn stack(&self, name: &str, lead: &[usize], n: usize, k: usize) -> Result<Weight> {
         let here = self.at(name);
         let place = here.take("weight")?;
         let bad = |why: WeightError| EngineError::Corrupt {
             file: place.file.clone(),
             why: format!("the tensor {}: {why}", here.path("weight")),
         };
+        let shape = |last: usize| [lead, &[n, last]].concat();
+        let rows = lead.iter().product::<usize>() * n;
         if !here.has("scales") {
-            here.expect_shape("weight", place, &[n, k])?;
+            here.expect_shape("weight", place, &shape(k))?;
             let float = here.float("weight", place)?;
-            return Ok(Weight::Dense(Dense::new(place.data.clone(), float, (n, k)).map_err(bad)?));
+            let dense = Dense::new(place.data.clone(), float, (rows, k));
+            return Ok(Weight::Dense(dense.map_err(bad)?));
         }
         let (scales, biases) = (here.take("scales")?, here.take("biases")?);
         if place.dtype != Dtype::U32 {
             let format = format!("{:?} beside scales", place.dtype);
             return Err(EngineError::UnsupportedFormat { name: here.path("weight"), format });
         }
-        let packing = here.packing(place, scales, n, k)?;
-        here.expect_shape("scales", scales, &[n, k / packing.group])?;
-        here.expect_shape("biases", biases, &[n, k / packing.group])?;
+        let packing = here.packing(place, scales, k)?;
+        here.expect_shape("weight", place, &shape(k * packing.bits / 32))?;
+        here.expect_shape("scales", scales, &shape(k / packing.group))?;
+        here.expect_shape("biases", biases, &shape(k / packing.group))?;
         let float = here.float("scales", scales)?;
         if here.float("biases", biases)? != float {
             let format = "biases of another type than the scales".to_owned();
@@ -108,42 +134,75 @@ impl<'a> Weights<'a> {
         }
         let parts = (place.data.clone(), scales.data.clone(), biases.data.clone());
         let affine =
-            Affine::new(parts.0, parts.1, parts.2, float, (packing.bits, packing.group), (n, k));
+            Affine::new(parts.0, parts.1, parts.2, float, (packing.bits, packing.group), (rows, k));
         Ok(Weight::Affine(affine.map_err(bad)?))
     }
 
-    /// Bits and group from the shapes (n and k are known), checked against what the config says of this module.
-    fn packing(
-        &self,
-        weight: &TensorPlace,
-        scales: &TensorPlace,
-        n: usize,
-        k: usize,
-    ) -> Result<Packing> {
-        let mismatch = |want: Vec<usize>| EngineError::ShapeMismatch {
+    /// Bits and group from the shapes (k is known), checked against what the config says of this module.
+    fn packing(&self, weight: &TensorPlace, scales: &TensorPlace, k: usize) -> Result<Packing> {
+        let mismatch = || EngineError::ShapeMismatch {
             name: self.path("weight"),
-            want,
+            want: vec![k],
             got: weight.shape.clone(),
         };
-        let ([rows, words], [_, groups]) = (weight.shape.as_slice(), scales.shape.as_slice())
-        else {
-            return Err(mismatch(vec![n, k]));
+        let (Some(words), Some(groups)) = (weight.shape.last(), scales.shape.last()) else {
+            return Err(mismatch());
         };
-        if *rows != n || *groups == 0 || words * 32 % k.max(1) != 0 || !k.is_multiple_of(*groups) {
-            return Err(mismatch(vec![n, k]));
+        if k == 0 || *groups == 0 || words * 32 % k != 0 || !k.is_multiple_of(*groups) {
+            return Err(mismatch());
         }
         let found = Packing { bits: words * 32 / k, group: k / groups };
         let table = &self.checkpoint.quant;
-        if let Some(Some(said)) = table.for_module(&self.prefix)
+        // The table goes by the file's own names.
+        let path = self.path("weight");
+        let module = self.names.published(&path).trim_end_matches(".weight");
+        if let Some(Some(said)) = table.for_module(module)
             && said != found
         {
             let format = format!(
                 "{}-bit g{} while the config says {}-bit g{}",
                 found.bits, found.group, said.bits, said.group
             );
-            return Err(EngineError::UnsupportedFormat { name: self.path("weight"), format });
+            return Err(EngineError::UnsupportedFormat { name: path, format });
         }
         Ok(found)
+    }
+
+    /// Rows of `{name}.weight`: what a router says of the number of its experts.
+    pub fn n_rows(&self, name: &str) -> Result<usize> {
+        Ok(self.at(name).take("weight")?.shape.first().copied().unwrap_or(0))
+    }
+
+    /// The gated MLPs of a layer's experts, [width, hidden] each way, whichever way they are stored: stacked by matrix
+    /// (`gate_proj` [n, width, hidden]), with gate and up in one (`gate_up_proj`, gate first), or one by one (`{e}.gate_proj`).
+    pub fn experts(&self, n: usize, width: usize, hidden: usize) -> Result<Experts> {
+        let split = |all: &Weight, rows: usize, from: usize, count: usize| -> Vec<Weight> {
+            (0..n).filter_map(|e| all.part(e * rows + from, count)).collect()
+        };
+        let stacked = |name: &str, rows: usize, k: usize| {
+            Ok::<_, EngineError>(split(&self.stack(name, &[n], rows, k)?, rows, 0, rows))
+        };
+        let one_by_one = |name: &str, rows: usize, k: usize| {
+            (0..n).map(|e| self.at(e).matrix(name, rows, k)).collect::<Result<Vec<_>>>()
+        };
+        let (gate, up, down) = if self.has("gate_up_proj.weight") {
+            let both = self.stack("gate_up_proj", &[n], 2 * width, hidden)?;
+            let part = |from| split(&both, 2 * width, from, width);
+            (part(0), part(width), stacked("down_proj", hidden, width)?)
+        } else if self.has("0.gate_proj.weight") {
+            (
+                one_by_one("gate_proj", width, hidden)?,
+                one_by_one("up_proj", width, hidden)?,
+                one_by_one("down_proj", hidden, width)?,
+            )
+        } else {
+            (
+                stacked("gate_proj", width, hidden)?,
+                stacked("up_proj", width, hidden)?,
+                stacked("down_proj", hidden, width)?,
+            )
+        };
+        Ok(Experts { gate, up, down, limit: f32::INFINITY })
     }
 
     /// A linear map k -> n without bias.
@@ -157,9 +216,47 @@ impl<'a> Weights<'a> {
         Ok(Linear::with_bias(self.matrix(name, n, k)?, bias)?)
     }
 
-    /// An RMS norm `{name}.weight` [d] with an ordinary (not zero-centred) weight.
+    /// An RMS norm `{name}.weight` [d]; where the file stores the weight less one, one is added.
     pub fn norm(&self, name: &str, d: usize, eps: f32) -> Result<Norm> {
-        Ok(Norm::new(self.at(name).vector("weight", &[d])?, eps))
+        let here = self.at(name);
+        let mut weight = here.vector("weight", &[d])?;
+        if here.place("weight").is_some_and(|file| self.names.is_zero_centred(file)) {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        Ok(Norm::new(weight, eps))
+    }
+
+    /// `gate_proj`, `up_proj` and `down_proj` here.
+    pub fn mlp(&self, width: usize, hidden: usize, limit: Option<f32>) -> Result<Mlp> {
+        Ok(Mlp {
+            gate: self.linear("gate_proj", width, hidden)?,
+            up: self.linear("up_proj", width, hidden)?,
+            down: self.linear("down_proj", hidden, width)?,
+            limit,
+        })
+    }
+
+    /// `q_proj`, `k_proj`, `v_proj` and `o_proj` here, with per-head norms when `norm_eps` says so.
+    pub fn attention(
+        &self,
+        spec: AttentionSpec,
+        hidden: usize,
+        rope: Rope,
+        norm_eps: Option<f32>,
+    ) -> Result<Attention> {
+        let (q, kv) = (spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim);
+        let norm = |name| norm_eps.map(|eps| self.norm(name, spec.head_dim, eps)).transpose();
+        Ok(Attention {
+            spec,
+            q: self.linear("q_proj", q, hidden)?,
+            k: self.linear("k_proj", kv, hidden)?,
+            v: self.linear("v_proj", kv, hidden)?,
+            o: self.linear("o_proj", hidden, q)?,
+            q_norm: norm("q_norm")?,
+            k_norm: norm("k_norm")?,
+            gate: None,
+            rope,
+        })
     }
 
     /// Of `names` (relative), those that are absent.

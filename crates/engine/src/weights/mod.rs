@@ -6,10 +6,12 @@
 mod checkpoint;
 mod cursor;
 mod map;
+mod names;
 mod quant;
 
 pub(crate) use checkpoint::read_json;
 pub use checkpoint::{Checkpoint, TensorPlace};
 pub use cursor::Weights;
 pub use map::{Shard, map_file};
+pub use names::{Names, ZeroCentred};
 pub use quant::{Packing, QuantTable};

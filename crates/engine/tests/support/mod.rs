@@ -38,7 +38,10 @@ pub fn open(folder: &Path) -> Arc<Model> {
 
 /// The model with drafts over its whole vocabulary.
 pub fn open_full_vocab(folder: &Path) -> Arc<Model> {
-    Arc::new(load(folder, LoadOptions { reduced_draft_vocab: false }).expect("loads"))
+    Arc::new(
+        load(folder, LoadOptions { reduced_draft_vocab: false, ..Default::default() })
+            .expect("loads"),
+    )
 }
 
 pub struct Golden(Shard);
@@ -175,4 +178,23 @@ pub fn run_family(model: &Arc<Model>, text: &[u32]) {
             "depth {depth}"
         );
     }
+}
+
+/// Largest absolute difference over the largest value.
+pub fn relative(got: &[f32], want: &[f32]) -> f32 {
+    distance(got, want) / want.iter().fold(0.0, |top, v| v.abs().max(top))
+}
+
+/// L2 norm of the difference over that of the wanted.
+pub fn relative_l2(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let sum = |v: &mut dyn Iterator<Item = f32>| v.map(|v| f64::from(v).powi(2)).sum::<f64>();
+    let off = sum(&mut got.iter().zip(want).map(|(a, b)| a - b));
+    (off / sum(&mut want.iter().copied())).sqrt() as f32
+}
+
+/// The best token of each row.
+pub fn best(logits: &[f32], vocab: usize) -> Vec<u32> {
+    let row = |row: &[f32]| (0..vocab).max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("a row");
+    logits.chunks(vocab).map(|r| row(r) as u32).collect()
 }
