@@ -1,6 +1,8 @@
 use crate::error::{from_history, from_library, from_settings};
 use crate::history::History;
-use crate::{Engine, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings};
+use crate::{
+    Engine, ModelPlace, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings,
+};
 use foretoken_engine::text::TurnText;
 use foretoken_library::Source;
 use foretoken_protocol::*;
@@ -150,7 +152,8 @@ impl App {
         };
         self.stop_reply(None);
         let app = self.clone();
-        self.inner.engine.load(request.id, folder, move |event| {
+        let place = ModelPlace { id: request.id, folder, head: None };
+        self.inner.engine.load(place, move |event| {
             if let LoadEvent::Ready { model } = &event {
                 // Remembering the model is not worth failing its load for.
                 if let Err(e) = app.change_settings(|s| s.last_model = Some(model.id.clone())) {

@@ -11,11 +11,16 @@ use std::path::Path;
 
 pub use foretoken_engine::convert::Written;
 
-/// `context` = tokens to judge the memory at.
-pub fn inspect_folder(folder: &Path, context: Option<u32>) -> Result<InspectReport, WireError> {
+/// `head` = a folder whose MTP head is put on the trunk; `context` = tokens to judge the memory at.
+pub fn inspect_folder(
+    folder: &Path,
+    head: Option<&Path>,
+    context: Option<u32>,
+) -> Result<InspectReport, WireError> {
     let report = || {
         let checkpoint = Checkpoint::open(folder)?;
-        let model = models::load_checkpoint(&checkpoint, LoadOptions::default())?;
+        let options = LoadOptions { head, ..Default::default() };
+        let model = models::load_checkpoint(&checkpoint, options)?;
         Ok(inspect::report(&checkpoint, &model, context))
     };
     report().map_err(|e| from_engine(&e))
@@ -24,11 +29,12 @@ pub fn inspect_folder(folder: &Path, context: Option<u32>) -> Result<InspectRepo
 /// Writes logits and hidden states of `ids` to `out`; answers the names and shapes, sorted.
 pub fn export_logits(
     folder: &Path,
+    head: Option<&Path>,
     ids: &[u32],
     out: &Path,
 ) -> Result<Vec<(String, Vec<usize>)>, WireError> {
     let export = || {
-        let model = models::load(folder, LoadOptions::default())?;
+        let model = models::load(folder, LoadOptions { head, ..Default::default() })?;
         let tensors = tensors::compute(&model, ids)?;
         tensors::write(&tensors, out)?;
         let mut shapes: Vec<_> =

@@ -1,12 +1,11 @@
 //! The one thread that owns the model and its caches. All else reaches it by messages and flags.
 
-use crate::loaded::LoadedCheckpoint;
+use crate::loaded::{LoadedCheckpoint, ModelPlace};
 use crate::reply::{LiveOptions, ReplyEvent, ReplyRequest, run};
 use crate::{error, from_engine};
 use foretoken_engine::decode::{DepthController, Sequence};
 use foretoken_protocol::{ErrorCode, GenerationOptions, LoadEvent, LoadedModel, WireError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +16,7 @@ type ReplySink = Box<dyn FnMut(ReplyEvent) + Send>;
 
 enum Job {
     Load {
-        id: String,
-        folder: PathBuf,
+        place: ModelPlace,
         on: LoadSink,
     },
     Unload,
@@ -62,9 +60,7 @@ impl Engine {
             let mut running: Option<Running> = None;
             for job in inbox {
                 match job {
-                    Job::Load { id, folder, mut on } => {
-                        load(&id, &folder, &theirs, &mut running, &mut on)
-                    }
+                    Job::Load { place, mut on } => load(&place, &theirs, &mut running, &mut on),
                     Job::Unload => {
                         running = None;
                         theirs.set_model(None);
@@ -100,12 +96,11 @@ impl Engine {
     /// Queues a load; the model there before stays until the new one is ready.
     pub fn load(
         &self,
-        id: String,
-        folder: PathBuf,
+        place: ModelPlace,
         on: impl FnMut(LoadEvent) + Send + 'static,
     ) -> Result<(), WireError> {
         self.shared.cancel_load.store(false, Ordering::Release);
-        self.send(Job::Load { id, folder, on: Box::new(on) })
+        self.send(Job::Load { place, on: Box::new(on) })
     }
 
     pub fn cancel_load(&self) {
@@ -158,18 +153,12 @@ fn defect() -> WireError {
     )
 }
 
-fn load(
-    id: &str,
-    folder: &std::path::Path,
-    shared: &Shared,
-    running: &mut Option<Running>,
-    on: &mut LoadSink,
-) {
+fn load(place: &ModelPlace, shared: &Shared, running: &mut Option<Running>, on: &mut LoadSink) {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let progress = |done, total, what: &str| {
             on(LoadEvent::Progress { done, total, what: what.to_owned() })
         };
-        LoadedCheckpoint::open(id, folder, progress, || shared.cancel_load.load(Ordering::Acquire))
+        LoadedCheckpoint::open(place, progress, || shared.cancel_load.load(Ordering::Acquire))
     }));
     on(match opened {
         Ok(Ok(Some(loaded))) => {

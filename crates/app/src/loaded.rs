@@ -5,7 +5,7 @@ use foretoken_engine::weights::Checkpoint;
 use foretoken_engine::{EngineError, Result, models};
 use foretoken_protocol::LoadedModel;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,18 +21,28 @@ pub struct LoadedCheckpoint {
     pub info: LoadedModel,
 }
 
+/// Where a model lies.
+#[derive(Debug, Clone)]
+pub struct ModelPlace {
+    /// What the person called it.
+    pub id: String,
+    pub folder: PathBuf,
+    /// A folder whose MTP head is put on the trunk, in place of one of its own.
+    pub head: Option<PathBuf>,
+}
+
 /// Stages of a load, for its progress bar.
 const STAGES: [&str; 4] = ["names and shapes", "weights", "tokenizer", "chat template"];
 
 impl LoadedCheckpoint {
     /// `progress(done, total, what)`; returns `None` when `cancelled` says so between two stages.
     pub fn open(
-        id: &str,
-        folder: &Path,
+        place: &ModelPlace,
         mut progress: impl FnMut(u64, u64, &str),
         cancelled: impl Fn() -> bool,
     ) -> Result<Option<Self>> {
         let began = Instant::now();
+        let (folder, head) = (place.folder.as_path(), place.head.as_deref());
         let mut stage = |i: usize| {
             progress(i as u64, STAGES.len() as u64, STAGES.get(i).copied().unwrap_or("ready"));
             cancelled()
@@ -44,7 +54,10 @@ impl LoadedCheckpoint {
         if stage(1) {
             return Ok(None);
         }
-        let model = models::load_checkpoint(&checkpoint, models::LoadOptions::default())?;
+        let model = models::load_checkpoint(
+            &checkpoint,
+            models::LoadOptions { head, ..Default::default() },
+        )?;
         let report = inspect::report(&checkpoint, &model, None);
         if report.memory.needed > report.memory.available {
             return Err(EngineError::NotEnoughMemory {
@@ -64,7 +77,7 @@ impl LoadedCheckpoint {
         let template = ChatTemplate::from_dir(folder, &tokenizer).ok();
         stage(4);
         let info = LoadedModel {
-            id: id.to_owned(),
+            id: place.id.clone(),
             name: report.name.clone(),
             label: inspect::label(&model),
             recommended: recommended(&defaults),

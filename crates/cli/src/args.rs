@@ -17,6 +17,9 @@ pub enum Command {
     /// Write logits and hidden states of a text as safetensors.
     Logits {
         model: String,
+        /// Folder whose MTP head is put on the model.
+        #[arg(long)]
+        head: Option<PathBuf>,
         /// JSON list of token ids.
         #[arg(long)]
         ids: PathBuf,
@@ -28,6 +31,9 @@ pub enum Command {
     /// Say what a model is: family, quantisation, head, memory.
     Inspect {
         model: String,
+        /// Folder whose MTP head is put on the model.
+        #[arg(long)]
+        head: Option<PathBuf>,
         /// Tokens to judge the memory at.
         #[arg(long)]
         context: Option<u32>,
@@ -84,6 +90,9 @@ pub enum Command {
 pub struct ChatArgs {
     /// `starter`, a folder, or `owner/name` from the hub cache.
     pub model: String,
+    /// Folder whose MTP head is put on the model.
+    #[arg(long)]
+    pub head: Option<PathBuf>,
     #[arg(long, conflicts_with_all = ["messages", "raw_ids"])]
     pub prompt: Option<String>,
     /// JSON list of {"role", "content"}.

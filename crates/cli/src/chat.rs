@@ -1,6 +1,8 @@
 use crate::args::ChatArgs;
 use crate::output;
-use foretoken_app::{Engine, Prompt, ReplyEvent, ReplyRequest, TurnText, check_options, error};
+use foretoken_app::{
+    Engine, ModelPlace, Prompt, ReplyEvent, ReplyRequest, TurnText, check_options, error,
+};
 use foretoken_protocol::{
     DraftingState, ErrorCode, FinishReason, LoadEvent, LoadedModel, ReplyStats, WireError,
 };
@@ -54,9 +56,9 @@ pub fn read_json<T: serde::de::DeserializeOwned>(file: &Path, what: &str) -> Res
         .map_err(|e| wrong(ErrorCode::InvalidOption, "is not what is expected here", e.to_string()))
 }
 
-fn load(engine: &Engine, id: String, folder: PathBuf) -> Result<LoadedModel, WireError> {
+fn load(engine: &Engine, place: ModelPlace) -> Result<LoadedModel, WireError> {
     let (done, wait) = channel();
-    engine.load(id, folder, move |event| {
+    engine.load(place, move |event| {
         let result = match event {
             LoadEvent::Progress { .. } => return,
             LoadEvent::Ready { model } => Ok(*model),
@@ -99,7 +101,8 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
         turns.push(turn("user", prompt));
     }
     let engine = Engine::start()?;
-    let model = load(&engine, args.model.clone(), folder)?;
+    let model =
+        load(&engine, ModelPlace { id: args.model.clone(), folder, head: args.head.clone() })?;
     let once = args.prompt.is_some() || args.messages.is_some() || ids.is_some();
     if once {
         let prompt = ids.map_or(Prompt::Turns(turns), Prompt::Ids);

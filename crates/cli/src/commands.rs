@@ -1,6 +1,6 @@
 use crate::args::{Args, Command};
 use crate::{chat, output};
-use foretoken_app::{App, LoadedCheckpoint, Paths, bench, checkpoints, error};
+use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, WireError};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,8 @@ fn folder(id: &str) -> Result<PathBuf, WireError> {
 }
 
 fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
-    let opened = LoadedCheckpoint::open(id, &folder(id)?, |_, _, _| {}, || false)
+    let place = ModelPlace { id: id.to_owned(), folder: folder(id)?, head: None };
+    let opened = LoadedCheckpoint::open(&place, |_, _, _| {}, || false)
         .map_err(|e| foretoken_app::from_engine(&e))?;
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
 }
@@ -20,9 +21,9 @@ fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
 pub fn run(args: Args) -> Result<(), WireError> {
     match args.command {
         Command::Chat(args) => chat::run(&args, folder(&args.model)?),
-        Command::Logits { model, ids, out, json } => {
+        Command::Logits { model, head, ids, out, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
-            let shapes = checkpoints::export_logits(&folder(&model)?, &ids, &out)?;
+            let shapes = checkpoints::export_logits(&folder(&model)?, head.as_deref(), &ids, &out)?;
             if json {
                 let shapes: serde_json::Map<_, _> = shapes
                     .into_iter()
@@ -34,8 +35,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             }
             Ok(())
         }
-        Command::Inspect { model, context, json } => {
-            let report = checkpoints::inspect_folder(&folder(&model)?, context)?;
+        Command::Inspect { model, head, context, json } => {
+            let report = checkpoints::inspect_folder(&folder(&model)?, head.as_deref(), context)?;
             if json {
                 output::json(&report)
             } else {
