@@ -63,6 +63,14 @@ pub fn from_engine(e: &EngineError) -> WireError {
             C::MissingTensor,
             format!("The MTP head is incomplete ({} missing). Download the head again, or use a version without one.", missing.join(", ")),
         ),
+        E::HeadMissing { folder } => (
+            C::NotFound,
+            format!("There is no MTP head in {}. Choose a folder with one, or use the model without.", folder.display()),
+        ),
+        E::HeadMismatch { key, head, trunk } => (
+            C::ShapeMismatch,
+            format!("The MTP head does not fit this model: its {key} is {head}, the model's is {trunk}. Choose a head made for this model."),
+        ),
         E::ContextFull { prompt, context } => (
             C::ContextFull,
             format!("This conversation has {prompt} tokens and the model holds {context}. Start a new chat, or shorten the message."),

@@ -26,6 +26,11 @@ pub enum EngineError {
     UnsupportedFormat { name: String, format: String },
     #[error("the MTP head is incomplete: {} missing", missing.join(", "))]
     HeadIncomplete { missing: Vec<String> },
+    #[error("there is no MTP head in {}", folder.display())]
+    HeadMissing { folder: PathBuf },
+    /// A head from another folder was made for another trunk: `key` of both configurations.
+    #[error("{key} of the MTP head is {head} and that of the model is {trunk}")]
+    HeadMismatch { key: &'static str, head: String, trunk: String },
     #[error("the prompt has {prompt} tokens and the context holds {context}")]
     ContextFull { prompt: usize, context: usize },
     #[error("the prompt is empty")]

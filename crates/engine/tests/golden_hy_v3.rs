@@ -126,7 +126,7 @@ fn a_lost_head_is_said_and_can_be_put_back() {
     check_values(&open_with("hy_v3-tiny-reap", options), "hy_v3-tiny-reap");
     assert!(matches!(
         load(&golden("llama-tiny"), options),
-        Err(EngineError::UnsupportedConfig { .. })
+        Err(EngineError::HeadMismatch { key: "model_type", .. })
     ));
 }
 

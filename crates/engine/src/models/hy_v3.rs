@@ -15,7 +15,9 @@ use super::parts::{
     kv_bytes, layer_cache, layer_modules, module, no_head, norm_module, read_config, tally,
     trunk_modules, unsupported,
 };
-use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
+use super::{
+    HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring, open_donor,
+};
 use crate::cache::{Cache, LayerCache};
 use crate::nn::{
     Attention, AttentionSpec, Embedding, Ffn, Linear, Moe, Norm, Rope, RopeSpec, Router, Score,
@@ -326,7 +328,7 @@ pub(super) fn load(
     let (head, head_status) = match options.head {
         None => load_head(&w, &c, &trunk, options.wiring)?,
         Some(folder) => {
-            let donor = Checkpoint::open_head(folder)?;
+            let donor = open_donor(checkpoint, folder)?;
             let w = Weights::root(&donor).renamed(NAMES, None)?;
             load_head(&w, &Config::read(&donor)?, &trunk, options.wiring)?
         }

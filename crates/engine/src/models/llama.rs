@@ -8,8 +8,10 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = block(x);  logits = lm_head(shared_head.norm(g))
 //! ```
 
-use super::parts::{HEAD_DIMS, in_head, module, no_head, norm_module, tally, unsupported};
-use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
+use super::parts::{
+    HEAD_DIMS, check_donor, in_head, kv_bytes, module, no_head, norm_module, tally, unsupported,
+};
+use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, open_donor};
 use crate::cache::{Cache, CacheKind, LayerCache};
 use crate::nn::{
     Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
@@ -347,11 +349,13 @@ fn draft_vocab(checkpoint: &Checkpoint, c: &Config) -> Result<Option<Vec<u32>>> 
     Ok(Some(ids))
 }
 
+/// `w`, `checkpoint`, `c` and `rope` are those of the folder that has the head, the rest is the trunk's.
 fn load_head(
     w: &Weights<'_>,
     checkpoint: &Checkpoint,
     c: &Config,
-    (embed_tokens, lm_head, rope): (&Embedding, &Linear, &Rope),
+    rope: &Rope,
+    (embed_tokens, lm_head, trunk): (&Embedding, &Linear, TrunkShape),
     options: LoadOptions<'_>,
 ) -> Result<(Option<NextnHead>, HeadStatus)> {
     let w = w.at("model.layers").at(c.num_hidden_layers);
@@ -363,6 +367,7 @@ fn load_head(
         return Err(EngineError::HeadIncomplete { missing });
     }
     let (h, eps) = (c.hidden_size, c.eps());
+    check_donor(trunk, h, c.vocab_size)?;
     let layer = Block::load(&w, c, rope).map_err(in_head)?;
     let ids = if options.reduced_draft_vocab { draft_vocab(checkpoint, c)? } else { None };
     let reduced = ids.map(|ids| Ok::<_, EngineError>((lm_head.select(&ids)?, ids))).transpose()?;
@@ -388,9 +393,6 @@ pub(super) fn load(
     w: &Weights<'_>,
     options: LoadOptions<'_>,
 ) -> Result<Model> {
-    if let Some(folder) = options.head {
-        return Err(unsupported("a head from another folder", folder.display()));
-    }
     let c = Config::read(checkpoint)?;
     let rope = Rope::new(c.rope()?);
     let m = w.at("model");
@@ -411,8 +413,16 @@ pub(super) fn load(
         vocab: c.vocab_size,
         context: c.context(),
     };
-    let (head, head_status) =
-        load_head(w, checkpoint, &c, (&embed_tokens, &lm_head, &rope), options)?;
+    let of_trunk = (&embed_tokens, &lm_head, shape);
+    let (head, head_status) = match options.head {
+        None => load_head(w, checkpoint, &c, &rope, of_trunk, options)?,
+        Some(folder) => {
+            let donor = open_donor(checkpoint, folder)?;
+            let c = Config::read(&donor)?;
+            let (w, rope) = (Weights::root(&donor), Rope::new(c.rope()?));
+            load_head(&w, &donor, &c, &rope, of_trunk, options)?
+        }
+    };
     let norm = m.norm("norm", c.hidden_size, c.eps())?;
 
     let mut trunk_modules = vec![module("embedding", &embed_tokens.as_linear())];
@@ -430,8 +440,8 @@ pub(super) fn load(
         }));
         all
     });
-    let spec = c.attention();
-    let kv_layers = layers.len() + usize::from(head.is_some());
+    let kv_layers = layers.iter().chain(head.iter().map(|head| &head.layer));
+    let kv_bytes_per_token = kv_bytes(kv_layers.map(|layer| layer.self_attn.spec));
     Ok(Model {
         family: "llama",
         head_modules: tally(head_modules),
@@ -439,7 +449,7 @@ pub(super) fn load(
         trunk: Box::new(LlamaTrunk { shape, embed_tokens, layers, norm, lm_head }),
         head: head.map(|head| Box::new(head) as Box<dyn MtpHead>),
         head_status,
-        kv_bytes_per_token: (kv_layers * 2 * 4 * spec.n_kv_heads * spec.head_dim) as u64,
+        kv_bytes_per_token,
         leftovers: Vec::new(),
     })
 }

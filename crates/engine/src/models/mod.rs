@@ -164,6 +164,34 @@ const FAMILIES: &[(&str, Load)] = &[
     ("step3p5", step3p5::load),
 ];
 
+/// Every family's head joins embedding and hidden state with a matrix of this name.
+const HEAD_MARK: &str = "eh_proj.weight";
+
+/// Whether a folder holds the tensors of a head, judged by their names: reads headers, no weights. Whether the head fits a
+/// trunk only loading tells.
+pub fn has_head(folder: &Path) -> Result<bool> {
+    let checkpoint = Checkpoint::open_head(folder)?;
+    Ok(checkpoint.names().any(|name| name.ends_with(HEAD_MARK)))
+}
+
+/// Opens the folder whose head is put on `trunk`; a head of another family has other parts and cannot fit.
+fn open_donor(trunk: &Checkpoint, folder: &Path) -> Result<Checkpoint> {
+    let donor = Checkpoint::open_head(folder)?;
+    let type_of = |checkpoint: &Checkpoint| {
+        let text = checkpoint.config.get("model_type").and_then(serde_json::Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let (head, trunk) = (type_of(&donor), type_of(trunk));
+    let loader = |model_type: &str| FAMILIES.iter().find(|(name, _)| *name == model_type);
+    // A type nobody here knows may be a head published by itself: its shapes decide.
+    match (loader(&head), loader(&trunk)) {
+        (Some((_, a)), Some((_, b))) if !std::ptr::fn_addr_eq(*a, *b) => {
+            Err(EngineError::HeadMismatch { key: "model_type", head, trunk })
+        }
+        _ => Ok(donor),
+    }
+}
+
 /// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
 pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
     let checkpoint = Checkpoint::open(folder)?;
@@ -178,6 +206,10 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Res
     };
     let weights = Weights::root(checkpoint);
     let mut model = load(checkpoint, &weights, options)?;
+    // Who names a folder wants its head: a model without one in its place would be something else than was asked for.
+    if let (Some(folder), None) = (options.head, &model.head) {
+        return Err(EngineError::HeadMissing { folder: folder.to_owned() });
+    }
     model.leftovers = weights.leftovers();
     Ok(model)
 }

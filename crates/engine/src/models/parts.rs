@@ -133,10 +133,13 @@ pub(super) fn found_head(w: &Weights<'_>) -> HeadStatus {
 
 /// A head from another folder must read and write what this trunk does.
 pub(super) fn check_donor(trunk: TrunkShape, hidden: usize, vocab: usize) -> Result<()> {
-    if (hidden, vocab) == (trunk.hidden, trunk.vocab) {
-        return Ok(());
+    let sizes = [("hidden_size", hidden, trunk.hidden), ("vocab_size", vocab, trunk.vocab)];
+    match sizes.into_iter().find(|(_, head, trunk)| head != trunk) {
+        Some((key, head, trunk)) => {
+            Err(EngineError::HeadMismatch { key, head: head.to_string(), trunk: trunk.to_string() })
+        }
+        None => Ok(()),
     }
-    Err(unsupported("hidden_size, vocab_size of the head", format!("{hidden}, {vocab}")))
 }
 
 /// A tensor that is missing from a head which is otherwise there.

@@ -18,7 +18,9 @@ use super::parts::{
     Module, Ropes, check_donor, check_routing, embed_and_hidden, found_head, in_head, kv_bytes,
     layer_cache, layer_modules, module, no_head, norm_module, tally, trunk_modules,
 };
-use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
+use super::{
+    HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring, open_donor,
+};
 use crate::cache::{Cache, LayerCache};
 use crate::decode::MAX_DEPTH;
 use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
@@ -296,7 +298,7 @@ pub(super) fn load(
         }
         None => load_head(&w, &c, &trunk, &mut ropes, wiring)?,
         Some(folder) => {
-            let donor = Checkpoint::open_head(folder)?;
+            let donor = open_donor(checkpoint, folder)?;
             let c = Config::read(&donor)?;
             let w = Weights::root(&donor).renamed(NAMES, norms(&c))?;
             load_head(&w, &c, &trunk, &mut ropes, wiring)?
