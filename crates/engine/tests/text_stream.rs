@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot read its data fails
 
 use foretoken_engine::text::{
-    Piece, TextError, TextStream, ThoughtState, ThoughtTags, Tokenizer, stop_set,
+    ChatTemplate, Piece, TextError, TextStream, ThoughtState, ThoughtTags, Tokenizer, stop_set,
 };
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,8 @@ proptest! {
         for name in ["step3p5", "hy_v3"] {
             let tokenizer = Tokenizer::from_dir(&data(name)).unwrap();
             let all = streamed(&tokenizer, ThoughtState::default(), &ids, &cuts);
-            prop_assert_eq!(all.text, tokenizer.decode(&ids, true).unwrap());
+            let shown: Vec<u32> = ids.iter().copied().filter(|id| !tokenizer.is_hidden(*id)).collect();
+            prop_assert_eq!(all.text, tokenizer.decode(&shown, false).unwrap());
             prop_assert_eq!(all.thought, "");
         }
     }
@@ -62,6 +63,34 @@ fn think_tags_are_routed_however_they_are_spelled() {
     let ids = tokenizer.encode("hm</think>yes", false).unwrap();
     let all = streamed(&tokenizer, state(true), &ids, &[1; 9]);
     assert_eq!((all.thought.as_str(), all.text.as_str()), ("hm", "yes"));
+}
+
+/// A call as each family writes it, after a thought: the tags are tokens, special in Hy3 and plain in Step.
+#[test]
+fn a_tool_call_is_read_as_it_was_written() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let hy3 = "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n\
+        <arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Köln</arg_value:opensource>\n\
+        </tool_call:opensource>\n</tool_calls:opensource>";
+    let step = "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n</function>\n</tool_call>";
+    for (name, call, end, turn) in [
+        ("hy_v3-tiny", hy3, "<｜hy_eos:opensource｜>", "<｜hy_User:opensource｜>"),
+        ("step3p5-tiny", step, "<|im_end|>", "<|im_start|>"),
+    ] {
+        let tokenizer = Tokenizer::from_dir(&golden.join(name)).unwrap();
+        let template = ChatTemplate::from_dir(&golden.join(name), &tokenizer).unwrap();
+        let state = ThoughtState { inside: true, ..template.thought_state("") };
+        let close = &state.tags.as_ref().expect("both reason in tags").close;
+        let reply = format!("hm{close}I look.{call}{end}{turn}");
+        let ids = tokenizer.encode(&reply, false).unwrap();
+        let tags = [call.split('>').next().unwrap(), ">"].concat();
+        assert!(ids.contains(&tokenizer.token_id(&tags).expect("a token of its own")), "{name}");
+        for cuts in [vec![], vec![1; 80], vec![3; 30]] {
+            let all = streamed(&tokenizer, state.clone(), &ids, &cuts);
+            assert_eq!(all.thought, "hm", "{name}");
+            assert_eq!(all.text, format!("I look.{call}"), "{name}");
+        }
+    }
 }
 
 #[test]

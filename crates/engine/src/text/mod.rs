@@ -17,6 +17,7 @@ mod template;
 mod template_env;
 mod thought;
 mod tokenizer;
+mod tool;
 
 pub use error::TextError;
 pub use generation::{GenerationDefaults, stop_set};

@@ -18,7 +18,8 @@ impl Piece {
 /// Text of a reply while its committed tokens arrive.
 ///
 /// Never shows half a character or half a think tag: what may still become one is held back until the next token
-/// decides. All pieces together are what decoding all ids at once gives, special tokens and think tags left out.
+/// decides. All pieces together are what decoding all ids at once gives, think tags and special tokens left out; the
+/// tags of a tool call stay, special or not.
 /// Work per token does not grow with the reply.
 #[derive(Debug)]
 pub struct TextStream {
@@ -187,7 +188,7 @@ struct Window {
 
 impl Window {
     fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
-        if tokenizer.is_special(id) {
+        if tokenizer.is_hidden(id) {
             return String::new();
         }
         self.ids.push(id);
@@ -213,8 +214,8 @@ impl Window {
         new
     }
 
-    /// Text of the first `n` ids. A decoder that fails on single tokens has no text for them.
+    /// Text of the first `n` ids, none of them hidden. A decoder that fails on single tokens has no text for them.
     fn decoded(&self, tokenizer: &Tokenizer, n: usize) -> String {
-        tokenizer.decode(&self.ids[..n], true).unwrap_or_default()
+        tokenizer.decode(&self.ids[..n], false).unwrap_or_default()
     }
 }

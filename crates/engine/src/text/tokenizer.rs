@@ -1,5 +1,5 @@
 use super::files::{read_limited, read_object};
-use super::{TextError, bytes::byte_of_char};
+use super::{TextError, bytes::byte_of_char, tool::is_tool_tag};
 use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
@@ -73,6 +73,11 @@ impl Tokenizer {
         self.token_text(id).is_some_and(|text| self.is_special_text(&text))
     }
 
+    /// Whether a reply leaves the token out: every special token but the tags of a tool call, which say something.
+    pub fn is_hidden(&self, id: u32) -> bool {
+        self.token_text(id).is_some_and(|text| self.is_hidden_text(&text))
+    }
+
     /// One more than the largest id. The model's own vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.shared.vocab_size
@@ -108,9 +113,9 @@ impl Tokenizer {
         matches!(self.shared.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)))
     }
 
-    /// Appends the bytes of one token as the byte-level decoder does, special tokens left out.
+    /// Appends the bytes of one token as the byte-level decoder does, hidden tokens left out.
     pub(super) fn push_bytes(&self, id: u32, out: &mut Vec<u8>) {
-        let Some(text) = self.token_text(id).filter(|text| !self.is_special_text(text)) else {
+        let Some(text) = self.token_text(id).filter(|text| !self.is_hidden_text(text)) else {
             return;
         };
         let start = out.len();
@@ -129,6 +134,10 @@ impl Tokenizer {
 
     fn is_special_text(&self, text: &str) -> bool {
         self.shared.inner.get_added_vocabulary().is_special_token(text)
+    }
+
+    fn is_hidden_text(&self, text: &str) -> bool {
+        self.is_special_text(text) && !is_tool_tag(text)
     }
 }
 
