@@ -19,6 +19,7 @@ pub fn register(builder: Builder<Wry>) -> Builder<Wry> {
         models_list,
         model_add_folder,
         model_choose_folder,
+        model_set_head,
         model_load,
         model_cancel_load,
         model_unload,
@@ -67,6 +68,11 @@ fn model_choose_folder(handle: AppHandle) -> Option<AddFolder> {
     let chosen = || handle.dialog().file().blocking_pick_folder()?.into_path().ok();
     let folder = std::env::var_os("FORETOKEN_CHOOSE_FOLDER").map(Into::into).or_else(chosen)?;
     Some(AddFolder { folder: folder.to_string_lossy().into_owned() })
+}
+
+#[command(async)]
+fn model_set_head(app: State<'_, App>, req: SetModelHead) -> Answer<Vec<ModelEntry>> {
+    app.model_set_head(req)
 }
 
 #[command(async)]

@@ -1,10 +1,9 @@
-use crate::error::{from_history, from_library, from_settings};
+mod models;
+
+use crate::error::{from_history, from_settings};
 use crate::history::History;
-use crate::{
-    Engine, ModelPlace, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings,
-};
+use crate::{Engine, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings};
 use foretoken_engine::text::TurnText;
-use foretoken_library::Source;
 use foretoken_protocol::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,9 +80,12 @@ impl App {
         }
     }
 
+    /// Heads stay as they are: they have a command of their own, which looks at them, and the caller's may be older.
     pub fn settings_set(&self, new: Settings) -> Answer<Settings> {
         check_options(&new.options)?;
-        self.store_settings(&mut lock(&self.inner.settings), new.clone())?;
+        let mut settings = lock(&self.inner.settings);
+        let new = Settings { model_heads: settings.model_heads.clone(), ..new };
+        self.store_settings(&mut settings, new.clone())?;
         Ok(new)
     }
 
@@ -100,78 +102,6 @@ impl App {
             .map_err(|e| from_settings(&e))?;
         *settings = new;
         Ok(())
-    }
-
-    pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
-        let library = self.inner.paths.library(&lock(&self.inner.settings).model_folders);
-        let entries = library.list().into_iter().map(|entry| ModelEntry {
-            problem: (!entry.folder.join("config.json").is_file()).then(|| {
-                "This folder holds no config.json. Choose the folder of a downloaded model."
-                    .to_owned()
-            }),
-            id: entry.id,
-            name: entry.name,
-            source: match entry.source {
-                Source::Starter => ModelSource::Starter,
-                Source::Folder => ModelSource::Folder,
-                Source::HubCache => ModelSource::HubCache,
-            },
-            folder: entry.folder.to_string_lossy().into_owned(),
-            bytes: entry.bytes,
-        });
-        Ok(entries.collect())
-    }
-
-    pub fn model_add_folder(&self, request: AddFolder) -> Answer<Vec<ModelEntry>> {
-        if !std::path::Path::new(&request.folder).is_dir() {
-            return Err(from_library(&foretoken_library::LibraryError::NoFolder {
-                folder: request.folder.into(),
-            }));
-        }
-        self.change_settings(|s| {
-            if !s.model_folders.contains(&request.folder) {
-                s.model_folders.push(request.folder);
-            }
-        })?;
-        self.models_list()
-    }
-
-    /// Returns at once; a running reply is stopped first.
-    pub fn model_load(
-        &self,
-        request: LoadModel,
-        mut on: impl FnMut(LoadEvent) + Send + 'static,
-    ) -> Answer<()> {
-        let library = self.inner.paths.library(&lock(&self.inner.settings).model_folders);
-        let folder = match library.resolve(&request.id) {
-            Ok(folder) => folder,
-            Err(e) => {
-                on(LoadEvent::Failed { error: from_library(&e) });
-                return Ok(());
-            }
-        };
-        self.stop_reply(None);
-        let app = self.clone();
-        let place = ModelPlace { id: request.id, folder, head: None };
-        self.inner.engine.load(place, move |event| {
-            if let LoadEvent::Ready { model } = &event {
-                // Remembering the model is not worth failing its load for.
-                if let Err(e) = app.change_settings(|s| s.last_model = Some(model.id.clone())) {
-                    tracing::warn!(detail = e.detail, "the last model was not remembered");
-                }
-            }
-            on(event);
-        })
-    }
-
-    pub fn model_cancel_load(&self) -> Answer<()> {
-        self.inner.engine.cancel_load();
-        Ok(())
-    }
-
-    pub fn model_unload(&self) -> Answer<()> {
-        self.stop_reply(None);
-        self.inner.engine.unload()
     }
 
     pub fn chats_list(&self) -> Answer<Vec<ChatSummary>> {

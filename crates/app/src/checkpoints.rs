@@ -21,7 +21,7 @@ pub fn inspect_folder(
         let checkpoint = Checkpoint::open(folder)?;
         let options = LoadOptions { head, ..Default::default() };
         let model = models::load_checkpoint(&checkpoint, options)?;
-        Ok(inspect::report(&checkpoint, &model, context))
+        Ok(inspect::report(&checkpoint, &model, head, context))
     };
     report().map_err(|e| from_engine(&e))
 }

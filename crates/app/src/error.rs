@@ -137,14 +137,6 @@ fn text(e: &TextError) -> (ErrorCode, String) {
     }
 }
 
-/// Folder of a model by name, or the sentence why not.
-pub fn resolve(
-    library: &foretoken_library::Library,
-    id: &str,
-) -> Result<std::path::PathBuf, WireError> {
-    library.resolve(id).map_err(|e| from_library(&e))
-}
-
 pub(crate) fn from_library(e: &LibraryError) -> WireError {
     let message = match e {
         LibraryError::NoStarter => {

@@ -3,15 +3,23 @@
 use foretoken_engine::models::{HeadStatus, Model};
 use foretoken_engine::text::{ChatTemplate, RenderOptions, TurnText};
 use foretoken_engine::weights::Checkpoint;
+use foretoken_library::name_of;
 use foretoken_protocol::{HeadInfo, InspectReport, MemoryUse, ModuleQuant};
+use std::path::Path;
 
 /// Context the memory is judged at when nobody names one.
 const USUAL_CONTEXT: u32 = 4096;
 /// Activations, logits and scratch of one pass over a chunk of the prompt, roughly: chunk x (widest activation).
 const WORKING_BYTES: u64 = 256 << 20;
 
-/// `context` = tokens to judge the memory at; `None` = 4096, or the model's own when that is shorter.
-pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> InspectReport {
+/// `donor` = the folder the head was taken from, if it is another; `context` = tokens to judge the memory at, `None` = 4096,
+/// or the model's own when that is shorter.
+pub fn report(
+    checkpoint: &Checkpoint,
+    model: &Model,
+    donor: Option<&Path>,
+    context: Option<u32>,
+) -> InspectReport {
     let shape = model.trunk.shape();
     let context = context.unwrap_or(USUAL_CONTEXT).min(shape.context as u32);
     let sum = |modules: &[foretoken_engine::models::ModuleUse]| {
@@ -36,10 +44,11 @@ pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> I
             let levels = found.levels() as u8;
             let layers =
                 if levels == 1 { "one level".to_owned() } else { format!("{levels} levels") };
+            let from = donor.map_or(String::new(), |folder| format!(", from {}", name_of(folder)));
             HeadInfo {
                 found: true,
                 levels,
-                sentence: format!("MTP head with {layers} in {place}."),
+                sentence: format!("MTP head with {layers} in {place}{from}."),
             }
         }
         (_, HeadStatus::Absent { why }) => {
@@ -62,11 +71,8 @@ pub fn report(checkpoint: &Checkpoint, model: &Model, context: Option<u32>) -> I
         .pointer("/trunk/name")
         .and_then(serde_json::Value::as_str)
         .map(str::to_owned);
-    let folder_name = || {
-        checkpoint.folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-    };
     InspectReport {
-        name: name.unwrap_or_else(folder_name),
+        name: name.unwrap_or_else(|| name_of(&checkpoint.folder)),
         folder: checkpoint.folder.to_string_lossy().into_owned(),
         family: model.family.to_owned(),
         layers: shape.n_layers as u32,

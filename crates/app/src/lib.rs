@@ -16,14 +16,16 @@ mod live;
 mod loaded;
 mod options;
 mod paths;
+mod place;
 mod reply;
 pub mod settings;
 
 pub use app::App;
 pub use engine::Engine;
-pub use error::{error, from_engine, resolve};
+pub use error::{error, from_engine};
 pub use foretoken_engine::text::TurnText;
 pub use loaded::{LoadedCheckpoint, ModelPlace};
 pub use options::{check_options, sampler_settings};
 pub use paths::Paths;
+pub use place::{check_head, place};
 pub use reply::{Prompt, ReplyEvent, ReplyRequest};

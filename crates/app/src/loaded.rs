@@ -58,7 +58,7 @@ impl LoadedCheckpoint {
             &checkpoint,
             models::LoadOptions { head, ..Default::default() },
         )?;
-        let report = inspect::report(&checkpoint, &model, None);
+        let report = inspect::report(&checkpoint, &model, head, None);
         if report.memory.needed > report.memory.available {
             return Err(EngineError::NotEnoughMemory {
                 need: report.memory.needed,

@@ -39,6 +39,7 @@ fn unusual() -> Settings {
             system_prompt: Some("Reim dich \"oder\" 🦆".to_owned()),
         },
         model_folders: vec!["models/ü".to_owned()],
+        model_heads: [("acme/tiny".to_owned(), "heads/ü".to_owned())].into(),
         last_model: Some("acme/tiny".to_owned()),
         sidebar_open: false,
         live_panel_open: false,
@@ -159,14 +160,16 @@ fn the_app_keeps_settings_over_a_restart_and_refuses_bad_ones() {
     let (dir, file) = place();
     let first = app(dir.path());
     assert_eq!(first.info().settings, Settings::default());
-    assert_eq!(first.settings_set(unusual()).unwrap(), unusual());
+    // Heads come from their own command only.
+    let stored = Settings { model_heads: Default::default(), ..unusual() };
+    assert_eq!(first.settings_set(unusual()).unwrap(), stored);
     let mut bad = unusual();
     bad.options.sampling.top_p = Some(0.0);
     assert_eq!(first.settings_set(bad).unwrap_err().code, ErrorCode::InvalidOption);
-    assert_eq!(first.info().settings, unusual());
+    assert_eq!(first.info().settings, stored);
     first.shutdown();
     let second = app(dir.path());
-    assert_eq!(second.info().settings, unusual());
+    assert_eq!(second.info().settings, stored);
     assert_eq!(second.info().notices, []);
     second.shutdown();
     std::fs::write(&file, "{").unwrap();

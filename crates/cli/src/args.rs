@@ -10,6 +10,10 @@ pub struct Args {
     pub command: Command,
 }
 
+/// Of the commands that load a model.
+const HEAD: &str = "Folder or `owner/name` whose MTP head is put on the model, in place of its own and of the one the library \
+has for it";
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Answer a prompt, or chat line by line when none is given.
@@ -17,9 +21,8 @@ pub enum Command {
     /// Write logits and hidden states of a text as safetensors.
     Logits {
         model: String,
-        /// Folder whose MTP head is put on the model.
-        #[arg(long)]
-        head: Option<PathBuf>,
+        #[arg(long, value_name = "MODEL", help = HEAD)]
+        head: Option<String>,
         /// JSON list of token ids.
         #[arg(long)]
         ids: PathBuf,
@@ -31,9 +34,8 @@ pub enum Command {
     /// Say what a model is: family, quantisation, head, memory.
     Inspect {
         model: String,
-        /// Folder whose MTP head is put on the model.
-        #[arg(long)]
-        head: Option<PathBuf>,
+        #[arg(long, value_name = "MODEL", help = HEAD)]
+        head: Option<String>,
         /// Tokens to judge the memory at.
         #[arg(long)]
         context: Option<u32>,
@@ -56,6 +58,8 @@ pub enum Command {
     /// Measure plain decoding, each depth and prefill; medians of paired runs.
     Bench {
         model: String,
+        #[arg(long, value_name = "MODEL", help = HEAD)]
+        head: Option<String>,
         /// Prompts per class (code, list, prose).
         #[arg(long, default_value_t = 4)]
         prompts: usize,
@@ -71,6 +75,8 @@ pub enum Command {
     /// Compare the greedy text at every depth with plain decoding.
     Exact {
         model: String,
+        #[arg(long, value_name = "MODEL", help = HEAD)]
+        head: Option<String>,
         /// Only the first N held-out prompts.
         #[arg(long)]
         prompts: Option<usize>,
@@ -90,9 +96,8 @@ pub enum Command {
 pub struct ChatArgs {
     /// `starter`, a folder, or `owner/name` from the hub cache.
     pub model: String,
-    /// Folder whose MTP head is put on the model.
-    #[arg(long)]
-    pub head: Option<PathBuf>,
+    #[arg(long, value_name = "MODEL", help = HEAD)]
+    pub head: Option<String>,
     #[arg(long, conflicts_with_all = ["messages", "raw_ids"])]
     pub prompt: Option<String>,
     /// JSON list of {"role", "content"}.

@@ -8,7 +8,7 @@ use foretoken_protocol::{
 };
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
@@ -74,7 +74,7 @@ fn load(engine: &Engine, place: ModelPlace) -> Result<LoadedModel, WireError> {
         .unwrap_or_else(|_| Err(error(ErrorCode::Internal, "The engine has stopped. Try again.")))
 }
 
-pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
+pub fn run(args: &ChatArgs, place: ModelPlace) -> Result<(), WireError> {
     check_options(&args.options())?;
     let mut turns: Vec<TurnText> = Vec::new();
     if let Some(system) = args.system.as_deref().filter(|s| !s.trim().is_empty()) {
@@ -101,8 +101,7 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
         turns.push(turn("user", prompt));
     }
     let engine = Engine::start()?;
-    let model =
-        load(&engine, ModelPlace { id: args.model.clone(), folder, head: args.head.clone() })?;
+    let model = load(&engine, place)?;
     let once = args.prompt.is_some() || args.messages.is_some() || ids.is_some();
     if once {
         let prompt = ids.map_or(Prompt::Turns(turns), Prompt::Ids);

@@ -2,17 +2,23 @@ use crate::args::{Args, Command};
 use crate::{chat, output};
 use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, WireError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Folder of a model named on the command line.
-fn folder(id: &str) -> Result<PathBuf, WireError> {
+/// A model named on the command line. Under the name the library has for it, it brings the head the library has for it,
+/// as in the window.
+fn place(id: &str, head: Option<&str>) -> Result<ModelPlace, WireError> {
     let paths = Paths::find(None);
     let (settings, _) = foretoken_app::settings::load(&paths.data.join("settings.json"));
-    foretoken_app::resolve(&paths.library(&settings.model_folders), id)
+    let stored = settings.model_heads.get(id).filter(|_| head.is_none());
+    if let Some(stored) = stored {
+        output::progress(&format!("MTP head from {stored}, as chosen for {id}; --head overrides"));
+    }
+    let head = head.or(stored.map(String::as_str));
+    foretoken_app::place(&paths.library(&settings.model_folders), id.to_owned(), head)
 }
 
-fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
-    let place = ModelPlace { id: id.to_owned(), folder: folder(id)?, head: None };
+fn open(id: &str, head: Option<&str>) -> Result<LoadedCheckpoint, WireError> {
+    let place = place(id, head)?;
     let opened = LoadedCheckpoint::open(&place, |_, _, _| {}, || false)
         .map_err(|e| foretoken_app::from_engine(&e))?;
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
@@ -20,10 +26,11 @@ fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
 
 pub fn run(args: Args) -> Result<(), WireError> {
     match args.command {
-        Command::Chat(args) => chat::run(&args, folder(&args.model)?),
+        Command::Chat(args) => chat::run(&args, place(&args.model, args.head.as_deref())?),
         Command::Logits { model, head, ids, out, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
-            let shapes = checkpoints::export_logits(&folder(&model)?, head.as_deref(), &ids, &out)?;
+            let at = place(&model, head.as_deref())?;
+            let shapes = checkpoints::export_logits(&at.folder, at.head.as_deref(), &ids, &out)?;
             if json {
                 let shapes: serde_json::Map<_, _> = shapes
                     .into_iter()
@@ -36,7 +43,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             Ok(())
         }
         Command::Inspect { model, head, context, json } => {
-            let report = checkpoints::inspect_folder(&folder(&model)?, head.as_deref(), context)?;
+            let at = place(&model, head.as_deref())?;
+            let report = checkpoints::inspect_folder(&at.folder, at.head.as_deref(), context)?;
             if json {
                 output::json(&report)
             } else {
@@ -47,8 +55,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
         Command::Convert { source, target, head, bits, json } => {
             convert(&source, &target, head.as_deref(), bits, json)
         }
-        Command::Bench { model, prompts, max_tokens, repetitions, deepest, json } => {
-            let loaded = open(&model)?;
+        Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, json } => {
+            let loaded = open(&model, head.as_deref())?;
             let plan = bench::BenchPlan {
                 prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
@@ -80,8 +88,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             ));
             Ok(())
         }
-        Command::Exact { model, prompts, max_tokens, json } => {
-            let loaded = open(&model)?;
+        Command::Exact { model, head, prompts, max_tokens, json } => {
+            let loaded = open(&model, head.as_deref())?;
             let mut held_out = bench::held_out();
             held_out.truncate(prompts.unwrap_or(usize::MAX).max(1));
             let report = bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress)

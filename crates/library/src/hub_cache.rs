@@ -27,6 +27,16 @@ fn of_repo(repo: &Path) -> Option<PathBuf> {
     std::fs::read_dir(snapshots).ok()?.flatten().map(|e| e.path()).find(|p| p.is_dir())
 }
 
+/// `owner/name` of a snapshot's folder.
+pub(super) fn repo_of(snapshot: &Path) -> Option<String> {
+    let snapshots = snapshot.parent().filter(|parent| parent.ends_with("snapshots"))?;
+    id_of(snapshots.parent()?.file_name()?.to_str()?)
+}
+
+fn id_of(repo: &str) -> Option<String> {
+    Some(repo.strip_prefix("models--")?.replacen("--", "/", 1))
+}
+
 /// All models with a configuration, by `owner/name`.
 pub(super) fn models(cache: &Path) -> Vec<(String, PathBuf)> {
     let mut out: Vec<_> = std::fs::read_dir(cache)
@@ -34,8 +44,7 @@ pub(super) fn models(cache: &Path) -> Vec<(String, PathBuf)> {
         .flatten()
         .flatten()
         .filter_map(|entry| {
-            let name = entry.file_name();
-            let id = name.to_str()?.strip_prefix("models--")?.replacen("--", "/", 1);
+            let id = id_of(entry.file_name().to_str()?)?;
             let folder = of_repo(&entry.path())?;
             folder.join("config.json").is_file().then_some((id, folder))
         })

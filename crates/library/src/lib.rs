@@ -83,12 +83,9 @@ impl Library {
             ));
         }
         for folder in &self.folders {
-            let name = folder
-                .file_name()
-                .map_or_else(|| folder.to_string_lossy(), |name| name.to_string_lossy());
             out.push(entry(
                 folder.to_string_lossy().into_owned(),
-                name.into_owned(),
+                name_of(folder),
                 Source::Folder,
                 folder,
             ));
@@ -98,6 +95,13 @@ impl Library {
         }
         out
     }
+}
+
+/// A folder by the name a person knows it by: `owner/name` for a snapshot of the hub cache, whose own name is a commit.
+pub fn name_of(folder: &Path) -> String {
+    hub_cache::repo_of(folder).unwrap_or_else(|| {
+        folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+    })
 }
 
 fn entry(id: String, name: String, source: Source, folder: &Path) -> Entry {
@@ -137,6 +141,9 @@ mod tests {
             library.resolve("../etc"),
             Err(LibraryError::NoFolder { .. } | LibraryError::UnknownName { .. })
         ));
+        assert_eq!(name_of(&repo.join("snapshots/abc")), "acme/tiny");
+        assert_eq!(name_of(Path::new("models/tiny")), "tiny");
+        assert_eq!(name_of(Path::new("/")), "/");
         let ids: Vec<String> = library.list().into_iter().map(|e| e.id).collect();
         assert_eq!(ids.len(), 3);
         assert_eq!(ids[2], "acme/tiny");

@@ -56,6 +56,7 @@ fn generated() -> String {
         LoadedModel,
         LoadModel,
         AddFolder,
+        SetModelHead,
         LoadEvent,
         Theme,
         Settings,

@@ -28,6 +28,8 @@ pub const COMMANDS: &[Command] = &[
     call("model_add_folder", "AddFolder", "ModelEntry[]"),
     // Lets the person choose a folder with the system's dialog; null = nothing chosen.
     call("model_choose_folder", "null", "AddFolder | null"),
+    // Takes effect at the next load.
+    call("model_set_head", "SetModelHead", "ModelEntry[]"),
     stream("model_load", "LoadModel", "LoadEvent"),
     call("model_cancel_load", "null", "null"),
     call("model_unload", "null", "null"),

@@ -24,7 +24,7 @@ pub use commands::{COMMANDS, Command};
 pub use error::{ErrorCode, WireError};
 pub use model::{
     AddFolder, HeadInfo, InspectReport, LoadEvent, LoadModel, LoadedModel, MemoryUse, ModelEntry,
-    ModelSource, ModuleQuant,
+    ModelSource, ModuleQuant, SetModelHead,
 };
 pub use options::{DraftMode, DraftRule, GenerationOptions, Sampling};
 pub use settings::{AppInfo, Notice, Settings, Theme};

@@ -25,6 +25,10 @@ pub struct ModelEntry {
     pub bytes: u64,
     /// Why it cannot be loaded, as a sentence; `None` = it looks fine.
     pub problem: Option<String>,
+    /// Whether its own files hold an MTP head, by the names of their tensors; `None` = they could not be read.
+    pub own_head: Option<bool>,
+    /// Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
+    pub head: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +129,15 @@ pub struct LoadModel {
 #[serde(rename_all = "camelCase")]
 pub struct AddFolder {
     pub folder: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct SetModelHead {
+    pub id: String,
+    /// As in `ModelEntry`; must hold a head. `None` = the model's own.
+    pub head: Option<String>,
 }
 
 /// The stream of one load. Always ends with `ready` or `failed`.

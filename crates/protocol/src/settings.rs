@@ -1,5 +1,6 @@
 use crate::{GenerationOptions, LoadedModel};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -20,6 +21,8 @@ pub struct Settings {
     pub options: GenerationOptions,
     /// Folders with models the person added.
     pub model_folders: Vec<String>,
+    /// Model id -> where its MTP head comes from, see `ModelEntry::head`. Changed by `model_set_head` only.
+    pub model_heads: BTreeMap<String, String>,
     /// Loaded at the next start; `None` = starter.
     pub last_model: Option<String>,
     pub sidebar_open: bool,
@@ -32,6 +35,7 @@ impl Default for Settings {
             theme: Theme::System,
             options: GenerationOptions::default(),
             model_folders: Vec::new(),
+            model_heads: BTreeMap::new(),
             last_model: None,
             sidebar_open: true,
             live_panel_open: true,

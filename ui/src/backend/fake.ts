@@ -12,6 +12,8 @@ export interface FakeSetup {
   chats: { summary: ChatSummary; messages: Message[] }[];
   entries: ModelEntry[];
   load: "succeeds" | "stays" | "fails" | "cancelled";
+  /** What choosing a head is answered with; null = it is taken. */
+  headRefusal: WireError | null;
   reply: ReplyPlan;
   platform: string;
   clock: Clock;
@@ -28,6 +30,12 @@ const MODELS = [STARTER_MODEL, STEP_MODEL, NO_HEAD_MODEL];
 
 function problem(code: WireError["code"], message: string, detail = ""): WireError {
   return { code, message, detail };
+}
+
+/** As the engine says it of a model with a head from elsewhere. */
+function withHead(model: LoadedModel, head: string): LoadedModel {
+  const sentence = `MTP head with 3 levels in mtp.safetensors, from ${head.split("/").pop()}.`;
+  return { ...model, label: "4-bit · head bf16", report: { ...model.report, head: { found: true, levels: 3, sentence } } };
 }
 
 /** The app without its engine: chats in memory, replies by a script. */
@@ -75,10 +83,14 @@ export class FakeBackend implements Backend {
       models_list: () => s.entries,
       model_add_folder: ({ folder }) => {
         const name = folder.split("/").pop() ?? folder;
-        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null }];
+        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null, ownHead: true, head: null }];
         return s.entries;
       },
       model_choose_folder: () => ({ folder: "/data/models/GLM-4.7-Flash" }),
+      model_set_head: ({ id, head }) => {
+        if (head !== null && s.headRefusal) throw s.headRefusal;
+        return (s.entries = s.entries.map((e) => (e.id === id ? { ...e, head } : e)));
+      },
       model_load: ({ id }, onEvent) => this.#load(id, onEvent),
       model_cancel_load: () => {
         this.#cancelLoad = true;
@@ -171,7 +183,9 @@ export class FakeBackend implements Backend {
 
   async #load(id: string, onEvent: (event: LoadEvent) => void): Promise<null> {
     const { clock, load } = this.#setup;
-    const model = MODELS.find((m) => m.id === id) ?? { ...STEP_MODEL, id };
+    const plain = MODELS.find((m) => m.id === id) ?? { ...STEP_MODEL, id };
+    const head = this.#setup.entries.find((e) => e.id === id)?.head;
+    const model = head ? withHead(plain, head) : plain;
     const total = model.report.memory.weights;
     this.#cancelLoad = false;
     this.#model = null;

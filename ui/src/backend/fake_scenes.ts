@@ -31,6 +31,7 @@ const SETTINGS: Settings = {
     systemPrompt: null,
   },
   modelFolders: ["/data/models"],
+  modelHeads: {},
   lastModel: STEP_MODEL.id,
   sidebarOpen: true,
   livePanelOpen: true,
@@ -44,6 +45,7 @@ export function plainSetup(): FakeSetup {
     chats: firstChats(Date.now()),
     entries: structuredClone(ENTRIES),
     load: "succeeds",
+    headRefusal: null,
     reply: {
       answer: ANSWER,
       thought: THOUGHT,
@@ -159,5 +161,11 @@ export const SCENES: Record<string, Scene> = {
     s.notices = [notice("The chats could not be read and were set aside. A new file was begun.", "chats.sqlite is malformed at page 41; kept as chats.sqlite.damaged-2026-11-29")];
   }),
   models: scene({ view: "models" }),
+  "models-head": scene({ view: "models" }, (s) => (s.entries[2]!.head = "/data/models/Step-3.5-Flash-MTP")),
+  "models-headless": scene({ view: "models" }, (s) => (s.model = NO_HEAD_MODEL)),
+  // The error comes when a head is chosen.
+  "models-head-refused": scene({ view: "models" }, (s) => {
+    s.headRefusal = { code: "not_found", message: "There is no MTP head in /data/models/GLM-4.7-Flash. Choose a folder with one, or use the model without.", detail: "no tensor ends with eh_proj.weight" };
+  }),
   settings: scene({ view: "settings" }),
 };

@@ -87,9 +87,9 @@ export const NO_HEAD_MODEL: LoadedModel = {
 };
 
 export const ENTRIES: ModelEntry[] = [
-  { id: "starter", name: "SmolLM2 135M", source: "starter", folder: "Comes with the app", bytes: 277 * MIB, problem: null },
-  { id: STEP_MODEL.id, name: "Step 3.5 Flash", source: "hub_cache", folder: STEP_MODEL.report.folder, bytes: 108 * GIB, problem: null },
-  { id: NO_HEAD_MODEL.id, name: "Step 3.5 Flash 4bit", source: "hub_cache", folder: "/models/Step-3.5-Flash-4bit", bytes: 103 * GIB, problem: null },
+  { id: "starter", name: "SmolLM2 135M", source: "starter", folder: "Comes with the app", bytes: 277 * MIB, problem: null, ownHead: true, head: null },
+  { id: STEP_MODEL.id, name: "Step 3.5 Flash", source: "hub_cache", folder: STEP_MODEL.report.folder, bytes: 108 * GIB, problem: null, ownHead: true, head: null },
+  { id: NO_HEAD_MODEL.id, name: "Step 3.5 Flash 4bit", source: "hub_cache", folder: "/models/Step-3.5-Flash-4bit", bytes: 103 * GIB, problem: null, ownHead: false, head: null },
   {
     id: "/data/models/hy3-preview",
     name: "hy3-preview",
@@ -97,6 +97,8 @@ export const ENTRIES: ModelEntry[] = [
     folder: "/data/models/hy3-preview",
     bytes: 61 * GIB,
     problem: "Two of 31 weight files are missing. Download them again into this folder.",
+    ownHead: null,
+    head: null,
   },
 ];
 

@@ -176,7 +176,15 @@ id: string, name: string, source: ModelSource, folder: string, bytes: number,
 /**
  * Why it cannot be loaded, as a sentence; `None` = it looks fine.
  */
-problem: string | null, };
+problem: string | null, 
+/**
+ * Whether its own files hold an MTP head, by the names of their tensors; `None` = they could not be read.
+ */
+ownHead: boolean | null, 
+/**
+ * Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
+ */
+head: string | null, };
 
 export type HeadInfo = { found: boolean, 
 /**
@@ -232,6 +240,12 @@ export type LoadModel = { id: string, };
 
 export type AddFolder = { folder: string, };
 
+export type SetModelHead = { id: string, 
+/**
+ * As in `ModelEntry`; must hold a head. `None` = the model's own.
+ */
+head: string | null, };
+
 export type LoadEvent = { "kind": "progress", done: number, total: number, what: string, } | { "kind": "ready", model: LoadedModel, } | { "kind": "cancelled" } | { "kind": "failed", error: WireError, };
 
 export type Theme = "system" | "light" | "dark";
@@ -245,6 +259,10 @@ options: GenerationOptions,
  * Folders with models the person added.
  */
 modelFolders: Array<string>, 
+/**
+ * Model id -> where its MTP head comes from, see `ModelEntry::head`. Changed by `model_set_head` only.
+ */
+modelHeads: { [key in string]: string }, 
 /**
  * Loaded at the next start; `None` = starter.
  */
@@ -269,6 +287,7 @@ export interface Commands {
   models_list: { req: null; res: ModelEntry[]; event: never };
   model_add_folder: { req: AddFolder; res: ModelEntry[]; event: never };
   model_choose_folder: { req: null; res: AddFolder | null; event: never };
+  model_set_head: { req: SetModelHead; res: ModelEntry[]; event: never };
   model_load: { req: LoadModel; res: null; event: LoadEvent };
   model_cancel_load: { req: null; res: null; event: never };
   model_unload: { req: null; res: null; event: never };

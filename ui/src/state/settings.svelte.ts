@@ -16,6 +16,7 @@ export const FIRST_SETTINGS: Settings = {
   theme: "system",
   options: { draft: { kind: "auto" }, rule: "residual", sampling: NO_SAMPLING, maxTokens: null, systemPrompt: null },
   modelFolders: [],
+  modelHeads: {},
   lastModel: null,
   sidebarOpen: true,
   livePanelOpen: true,

@@ -1,0 +1,108 @@
+//! The commands about models.
+
+use super::{Answer, App, lock};
+use crate::error::from_library;
+use crate::{check_head, place};
+use foretoken_engine::models::has_head;
+use foretoken_library::{Library, Source};
+use foretoken_protocol::*;
+
+impl App {
+    fn library(&self) -> Library {
+        self.inner.paths.library(&lock(&self.inner.settings).model_folders)
+    }
+
+    pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
+        let heads = lock(&self.inner.settings).model_heads.clone();
+        let entries = self.library().list().into_iter().map(|entry| {
+            let is_model = entry.folder.join("config.json").is_file();
+            ModelEntry {
+                problem: (!is_model).then(|| {
+                    "This folder holds no config.json. Choose the folder of a downloaded model."
+                        .to_owned()
+                }),
+                own_head: is_model.then(|| has_head(&entry.folder).ok()).flatten(),
+                head: heads.get(&entry.id).cloned(),
+                id: entry.id,
+                name: entry.name,
+                source: match entry.source {
+                    Source::Starter => ModelSource::Starter,
+                    Source::Folder => ModelSource::Folder,
+                    Source::HubCache => ModelSource::HubCache,
+                },
+                folder: entry.folder.to_string_lossy().into_owned(),
+                bytes: entry.bytes,
+            }
+        });
+        Ok(entries.collect())
+    }
+
+    pub fn model_add_folder(&self, request: AddFolder) -> Answer<Vec<ModelEntry>> {
+        if !std::path::Path::new(&request.folder).is_dir() {
+            return Err(from_library(&foretoken_library::LibraryError::NoFolder {
+                folder: request.folder.into(),
+            }));
+        }
+        self.change_settings(|s| {
+            if !s.model_folders.contains(&request.folder) {
+                s.model_folders.push(request.folder);
+            }
+        })?;
+        self.models_list()
+    }
+
+    /// The head a model is loaded with from now on. Whether it fits is seen then; that there is one, now.
+    pub fn model_set_head(&self, request: SetModelHead) -> Answer<Vec<ModelEntry>> {
+        let SetModelHead { id, head } = request;
+        if let Some(head) = &head {
+            let library = self.library();
+            library.resolve(&id).map_err(|e| from_library(&e))?;
+            check_head(&library, head)?;
+        }
+        self.change_settings(|s| {
+            match head {
+                Some(head) => s.model_heads.insert(id, head),
+                // Also of a model that is gone: what was set can always be taken back.
+                None => s.model_heads.remove(&id),
+            };
+        })?;
+        self.models_list()
+    }
+
+    /// Returns at once; a running reply is stopped first.
+    pub fn model_load(
+        &self,
+        request: LoadModel,
+        mut on: impl FnMut(LoadEvent) + Send + 'static,
+    ) -> Answer<()> {
+        let head = lock(&self.inner.settings).model_heads.get(&request.id).cloned();
+        let place = match place(&self.library(), request.id, head.as_deref()) {
+            Ok(place) => place,
+            Err(error) => {
+                on(LoadEvent::Failed { error });
+                return Ok(());
+            }
+        };
+        self.stop_reply(None);
+        let app = self.clone();
+        self.inner.engine.load(place, move |event| {
+            if let LoadEvent::Ready { model } = &event {
+                // Remembering the model is not worth failing its load for.
+                if let Err(e) = app.change_settings(|s| s.last_model = Some(model.id.clone())) {
+                    tracing::warn!(detail = e.detail, "the last model was not remembered");
+                }
+            }
+            on(event);
+        })
+    }
+
+    pub fn model_cancel_load(&self) -> Answer<()> {
+        self.inner.engine.cancel_load();
+        Ok(())
+    }
+
+    pub fn model_unload(&self) -> Answer<()> {
+        self.stop_reply(None);
+        self.inner.engine.unload()
+    }
+}
