@@ -53,6 +53,37 @@ test("code has its language, its colours and a copy button", () => {
   expect(root.querySelector("button[data-copy]")).not.toBeNull();
 });
 
+const HY3_CALL =
+  "<tool_calls:opensource>\n<tool_call:opensource>get_the_weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>*Köln*</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>";
+const STEP_CALL = "<tool_call>\n<function=get_the_weather>\n<parameter=city>\n*Köln*\n\n# Bonn\n</parameter>\n</function>\n</tool_call>";
+
+test.each([[HY3_CALL], [STEP_CALL]])("a tool call is shown as it was written: %j", (call) => {
+  const root = page(`I **look**.${call}\n\nThen *more*.`);
+  expect(root.querySelectorAll("pre")).toHaveLength(1);
+  expect(root.querySelector("pre code")?.textContent).toBe(call);
+  expect(root.querySelector(".code-head span")?.textContent).toBe("tool call");
+  expect(root.querySelector("strong")?.textContent).toBe("look");
+  expect(root.querySelector("em")?.textContent).toBe("more");
+  // While it grows the tag may be cut anywhere; nothing of it gets lost.
+  const grower = new GrowingMarkdown();
+  for (let end = 1; end <= call.length; end++) {
+    const shown = document.createElement("div");
+    shown.innerHTML = grower.render(call.slice(0, end)).map((b) => b.html).join("");
+    if (end > call.indexOf("\n")) expect(shown.querySelector("pre code")?.textContent).toBe(call.slice(0, end).trimEnd());
+  }
+});
+
+test("a call that is never closed stays readable, and a tag in prose is prose", () => {
+  const broken = "<tool_call:opensource>weather</arg_value:opensource>\n\nand so on";
+  expect(page(broken).textContent).toContain("<tool_call:opensource>weather</arg_value:opensource>");
+  const open = "<tool_calls:opensource>\n<tool_call:opensource>weather</arg_value:opensource>";
+  expect(page(open).querySelector("pre code")?.textContent).toBe(open);
+  const prose = page("Write `<tool_call>` first and `</tool_call>` last, or <tool_call> as here.");
+  expect(prose.querySelectorAll("code")).toHaveLength(2);
+  expect(prose.querySelector("pre")).toBeNull();
+  expect(prose.textContent).toContain("or <tool_call> as here");
+});
+
 test("formulas are set, money is not", () => {
   expect(page("At $a = 1$ and \\(b\\)").querySelectorAll(".katex")).toHaveLength(2);
   expect(page("$$\na^2\n\n+ b\n$$").querySelectorAll(".katex-display")).toHaveLength(1);

@@ -87,7 +87,7 @@ test("without a head the switch is off, disabled, and says why", async () => {
   const toggle = screen.getByTestId<HTMLButtonElement>("draft-switch");
   expect(toggle.disabled).toBe(true);
   expect(toggle.getAttribute("aria-checked")).toBe("false");
-  expect(screen.getByTestId("drafting-line").textContent).toBe(NO_HEAD_MODEL.report.head.sentence);
+  expect(screen.getByTestId("drafting-line").textContent).toBe(`${NO_HEAD_MODEL.report.head.sentence} Choose a head for it under Models.`);
 });
 
 test("sampling: recommended values are shown, wrong ones are marked and not sent", async () => {

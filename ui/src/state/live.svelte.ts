@@ -2,6 +2,8 @@ import type { Drafting, GenerationOptions, LiveStats, LoadedModel, PhaseMs, Repl
 
 export const HISTORY_MS = 30_000;
 const SAMPLE_MS = 100;
+/** What a person can do about a model without a head. */
+export const HEAD_STEP = "Choose a head for it under Models.";
 /** Shortest time a sentence stays: the depth may change with every cycle, and nobody reads sixty sentences a second. */
 const SENTENCE_MS = 500;
 
@@ -120,7 +122,7 @@ export class Live {
   /** The engine's own sentence while it is true; between replies what the next one will do. */
   draftingLine(model: LoadedModel | null, options: GenerationOptions): string {
     if (!model) return "Waiting for a model.";
-    if (!model.report.head.found) return model.report.head.sentence;
+    if (!model.report.head.found) return `${model.report.head.sentence} ${HEAD_STEP}`;
     if (this.drafting && !this.sentenceStale) return this.drafting.sentence;
     if (options.draft.kind === "off") return "Drafting off.";
     if (options.draft.kind === "auto") return "Drafting on, depth chosen while it runs.";

@@ -13,6 +13,10 @@ export class Models {
   failed = $state.raw<{ id: string; error: WireError } | null>(null);
   entries = $state.raw<ModelEntry[]>([]);
   listed = $state(false);
+  /** The model whose head is being changed. */
+  settingHead = $state<string | null>(null);
+  /** Why the head chosen last was refused; the one before is still set. */
+  headProblem = $state.raw<{ id: string; error: WireError } | null>(null);
   /** Called when a load ended, with whether a model is ready. */
   onSettled: (ready: boolean) => void = () => {};
   #backend: Backend;
@@ -109,6 +113,33 @@ export class Models {
     this.entries = entries;
     const folders = this.#settings.value.modelFolders;
     if (!folders.includes(chosen.folder)) this.#settings.adopt({ ...this.#settings.value, modelFolders: [...folders, chosen.folder] });
+  }
+
+  /** The starter's head fits nothing else. */
+  donorsFor(id: string): ModelEntry[] {
+    return this.entries.filter((e) => e.id !== id && e.id !== STARTER && e.ownHead === true);
+  }
+
+  /** Lets the person choose the folder whose head is put on this model. */
+  async chooseHead(id: string): Promise<void> {
+    const chosen = await this.#ask(() => this.#backend.call("model_choose_folder", null));
+    if (chosen) await this.setHead(id, chosen.folder);
+  }
+
+  /** null = the model's own. A model in memory is loaded again, because only a load takes the head up. */
+  async setHead(id: string, head: string | null): Promise<void> {
+    if (this.settingHead !== null || this.loading) return;
+    this.headProblem = null;
+    this.settingHead = id;
+    try {
+      this.entries = await this.#backend.call("model_set_head", { id, head });
+    } catch (thrown) {
+      this.headProblem = { id, error: toWireError(thrown) };
+      return;
+    } finally {
+      this.settingHead = null;
+    }
+    if (this.loaded?.id === id) await this.load(id);
   }
 
   async #ask<T>(call: () => Promise<T>): Promise<T | null> {

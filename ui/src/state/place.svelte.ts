@@ -12,6 +12,14 @@ export class Place {
   wide = $state(true);
   roomForSidebar = $state(true);
 
+  /** The model whose field for a head has to be found, when its card is there. */
+  headWanted = $state<string | null>(null);
+
+  goToHead(modelId: string): void {
+    this.headWanted = modelId;
+    this.go("models");
+  }
+
   go(view: View): void {
     this.view = view;
     this.drawerOpen = false;

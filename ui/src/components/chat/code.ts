@@ -35,12 +35,13 @@ for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(
 /** Above this the colours cost more than a frame while a block grows. */
 const LONGEST_COLOURED = 20_000;
 
-export function codeBlock(text: string, info: string): string {
+/** `label` stands at its head; by default the language. */
+export function codeBlock(text: string, info: string, label?: string): string {
   const lang = info.trim().split(/\s/)[0] ?? "";
   const known = lang !== "" && hljs.getLanguage(lang) !== undefined && text.length <= LONGEST_COLOURED;
   const body = known ? hljs.highlight(text, { language: lang, ignoreIllegals: true }).value : escapeHtml(text);
   return (
-    `<div class="code"><div class="code-head"><span>${escapeHtml(lang)}</span>` +
+    `<div class="code"><div class="code-head"><span>${escapeHtml(label ?? lang)}</span>` +
     `<button type="button" class="code-copy" data-copy="1">Copy</button></div>` +
     `<pre><code>${body}</code></pre></div>`
   );

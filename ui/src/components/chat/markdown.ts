@@ -59,9 +59,34 @@ const mathInline: TokenizerAndRendererExtension = {
   renderer: renderMath,
 };
 
+/**
+ * A tool call as the families write it: a tag on its own line, or one that is followed by the tool's name. Kept as it was
+ * written, because its line ends and underscores mean something. Not closed = it goes on to the end of the text.
+ */
+const TOOL_CALL = /<(tool_calls?)(:\w+)?>(?=[^\S\n]*(?:\n|$(?![\s\S]))|[\w.-]+<tool_sep)/;
+
+const toolCall: TokenizerAndRendererExtension = {
+  name: "toolCall",
+  level: "block",
+  start: (src) => {
+    // A tag in back quotes is spoken of, not used.
+    const at = src.search(TOOL_CALL);
+    return at < 0 || src[at - 1] === "`" ? undefined : at;
+  },
+  tokenizer(src) {
+    const open = TOOL_CALL.exec(src);
+    if (!open || open.index > 0) return undefined;
+    const close = `</${open[1]}${open[2] ?? ""}>`;
+    const end = src.indexOf(close);
+    const raw = end < 0 ? src : src.slice(0, end + close.length);
+    return { type: "toolCall", raw };
+  },
+  renderer: (token) => codeBlock(token.raw.trimEnd(), "", "tool call"),
+};
+
 const marked = new Marked({
   gfm: true,
-  extensions: [mathBlock, mathInline],
+  extensions: [mathBlock, mathInline, toolCall],
   renderer: {
     code: ({ text, lang }) => codeBlock(text, lang ?? ""),
     html: ({ text }) => (HARMLESS_TAG.test(text.trim()) ? text : escapeHtml(text)),
