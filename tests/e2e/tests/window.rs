@@ -306,6 +306,66 @@ async fn number(window: &Window, id: &str) -> String {
     .await
 }
 
+/// A repack that lost its head gets one from another folder, and drafting becomes available.
+#[tokio::test]
+async fn a_head_from_another_folder_makes_drafting_available() {
+    let home = Home::empty();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden");
+    let bare = home.path("headless");
+    copy(&golden.join("hy_v3-tiny-headless"), &bare);
+    copy(&golden.join("hy_v3-tiny-head"), &home.path("chosen"));
+    let options = json!({
+        "draft": { "kind": "fixed", "depth": 2 }, "rule": "residual", "maxTokens": 48,
+        "sampling": { "temperature": 0.0 },
+    });
+    let settings = json!({ "modelFolders": [bare], "lastModel": bare, "options": options });
+    fs::create_dir_all(home.path("data/foretoken")).expect("writable");
+    fs::write(home.path("data/foretoken/settings.json"), settings.to_string()).expect("writable");
+
+    play(&home, "graft", |window| async move {
+        window.contains("model-name", "headless").await;
+        window.contains("drafting-line", "Choose a head for it under Models.").await;
+        assert!(!window.find("draft-switch").await.is_enabled().await.expect("a switch"));
+
+        window.click("add-head").await;
+        const FIELD: &str = "[aria-label='MTP head of headless']";
+        until("the button has the focus", || async {
+            let text = window.client.active_element().await.ok()?.text().await.ok()?;
+            text.contains("MTP head from another folder").then_some(())
+        })
+        .await;
+        window.shot("models-without-head").await;
+        window.click(&format!("{FIELD} button")).await;
+        window.contains(FIELD, "MTP head from chosen").await;
+        window.contains("[aria-label='headless']", "in mtp.safetensors, from chosen.").await;
+        window.shot("models-with-head").await;
+
+        window.click("new-chat").await;
+        assert!(window.usable("draft-switch").await.is_enabled().await.expect("a switch"));
+        window.send("Once upon a time").await;
+        wait_for_text(&window).await;
+        finished(&window).await;
+        window.contains("drafting-line", "Drafting on, depth 2").await;
+        let accepted = number(&window, "live-accept").await;
+        assert!(accepted.ends_with('%'), "accepted: {accepted}");
+    })
+    .await;
+    // It is there at the next start, too.
+    play(&home, "graft-kept", |window| async move {
+        window.contains("model-name", "headless").await;
+        assert!(window.usable("draft-switch").await.is_enabled().await.expect("a switch"));
+    })
+    .await;
+}
+
+/// The files of a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("writable");
+    for file in fs::read_dir(from).expect("a fixture").flatten() {
+        fs::copy(file.path(), to.join(file.file_name())).expect("copies");
+    }
+}
+
 #[tokio::test]
 async fn a_broken_model_or_history_is_a_sentence_and_the_chats_stay() {
     let home = Home::empty();
