@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ANSWER } from "../src/backend/fake_texts";
+import { ANSWER, TOOL_CALL } from "../src/backend/fake_texts";
 import { GrowingMarkdown, renderBlocks } from "../src/components/chat/markdown";
 
 function page(text: string): HTMLElement {
@@ -53,8 +53,7 @@ test("code has its language, its colours and a copy button", () => {
   expect(root.querySelector("button[data-copy]")).not.toBeNull();
 });
 
-const HY3_CALL =
-  "<tool_calls:opensource>\n<tool_call:opensource>get_the_weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>*Köln*</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>";
+const HY3_CALL = TOOL_CALL.slice(TOOL_CALL.indexOf("<"));
 const STEP_CALL = "<tool_call>\n<function=get_the_weather>\n<parameter=city>\n*Köln*\n\n# Bonn\n</parameter>\n</function>\n</tool_call>";
 
 test.each([[HY3_CALL], [STEP_CALL]])("a tool call is shown as it was written: %j", (call) => {

@@ -1,5 +1,5 @@
 import type { FakeSetup } from "./fake";
-import { ANSWER, ENTRIES, exchange, firstChats, NO_HEAD_MODEL, QUESTION, STARTER_MODEL, STEP_MODEL, THOUGHT } from "./fake_texts";
+import { ANSWER, ENTRIES, exchange, firstChats, NO_HEAD_MODEL, QUESTION, STARTER_MODEL, STEP_MODEL, THOUGHT, TOOL_CALL } from "./fake_texts";
 import type { DraftMode, Message, Notice, Settings } from "./types.gen";
 
 /** What the window does by itself, so that a state can be looked at without hands. */
@@ -149,6 +149,7 @@ export const SCENES: Record<string, Scene> = {
     s.chats[0]!.messages = messages;
   }),
   chat: scene({ open: 1 }),
+  "tool-call": scene({ open: 1 }, (s) => changeLast(s, { text: TOOL_CALL })),
   recovered: scene({ open: 1 }, (s) => changeLast(s, { text: ANSWER.slice(0, 420), finish: "interrupted", stats: null })),
   notices: scene({}, (s) => {
     s.notices = [

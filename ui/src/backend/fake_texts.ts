@@ -144,6 +144,14 @@ A small table of depths would make the trade visible. `;
 
 export const QUESTION = "Why does drafting with an MTP head make decoding faster, and does it change the text?";
 
+/** As Hy3 writes it: directly after what it says. */
+export const TOOL_CALL = `I look it up.<tool_calls:opensource>
+<tool_call:opensource>get_the_weather<tool_sep:opensource>
+<arg_key:opensource>city</arg_key:opensource>
+<arg_value:opensource>Köln *and* Bonn</arg_value:opensource>
+</tool_call:opensource>
+</tool_calls:opensource>`;
+
 export function emptyReplyStats(): ReplyStats {
   return {
     prompt_tokens: 0,
