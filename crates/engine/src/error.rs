@@ -36,6 +36,8 @@ pub enum EngineError {
     InvalidOption { name: &'static str, value: String, allowed: &'static str },
     #[error("{need} bytes are needed and {available} are free")]
     NotEnoughMemory { need: u64, available: u64 },
+    #[error("{need} bytes are needed in {} and {available} are free", folder.display())]
+    DiskFull { folder: PathBuf, need: u64, available: u64 },
     #[error("the model computed numbers that are not finite")]
     NotFinite,
     #[error(transparent)]

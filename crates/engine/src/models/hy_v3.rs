@@ -7,9 +7,11 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = final_layernorm(block(x));  logits = lm_head(g)
 //! ```
 
+mod layout;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::layout::LAYOUT;
 use super::parts::{
     Module, check_attention, check_donor, check_routing, embed_and_hidden, found_head, in_head,
     kv_bytes, layer_cache, layer_modules, module, no_head, norm_module, read_config, tally,

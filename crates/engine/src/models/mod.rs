@@ -7,10 +7,12 @@
 //! Does not: sample, draft, loop, print or measure.
 
 mod hy_v3;
+mod layout;
 mod llama;
 mod parts;
 mod step3p5;
 
+pub(crate) use self::layout::Layout;
 use crate::cache::Cache;
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
@@ -155,14 +157,25 @@ pub enum Wiring {
 
 type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions<'_>) -> Result<Model>;
 
-/// `model_type` -> loader.
-const FAMILIES: &[(&str, Load)] = &[
-    ("llama", llama::load),
-    ("qwen2", llama::load),
-    ("qwen3", llama::load),
-    ("hy_v3", hy_v3::load),
-    ("step3p5", step3p5::load),
+/// `model_type` -> loader, and how its tensors are written.
+const FAMILIES: &[(&str, Load, Layout)] = &[
+    ("llama", llama::load, Layout::AS_PUBLISHED),
+    ("qwen2", llama::load, Layout::AS_PUBLISHED),
+    ("qwen3", llama::load, Layout::AS_PUBLISHED),
+    ("hy_v3", hy_v3::load, hy_v3::LAYOUT),
+    ("step3p5", step3p5::load, step3p5::LAYOUT),
 ];
+
+fn family(checkpoint: &Checkpoint) -> Result<&'static (&'static str, Load, Layout)> {
+    let model_type =
+        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
+    let family = FAMILIES.iter().find(|(name, ..)| *name == model_type);
+    family.ok_or_else(|| EngineError::UnsupportedModel { model_type: model_type.to_owned() })
+}
+
+pub(crate) fn layout(checkpoint: &Checkpoint) -> Result<&'static Layout> {
+    Ok(&family(checkpoint)?.2)
+}
 
 /// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
 pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
@@ -171,11 +184,7 @@ pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
 }
 
 pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Model> {
-    let model_type =
-        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
-    let Some((_, load)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
-        return Err(EngineError::UnsupportedModel { model_type: model_type.to_owned() });
-    };
+    let load = family(checkpoint)?.1;
     let weights = Weights::root(checkpoint);
     let mut model = load(checkpoint, &weights, options)?;
     model.leftovers = weights.leftovers();

@@ -10,10 +10,12 @@
 //! ```
 
 mod config;
+mod layout;
 #[cfg(test)]
 mod tests;
 
 use self::config::{Config, LayerSpec};
+pub(super) use self::layout::LAYOUT;
 use super::parts::{
     Module, Ropes, check_donor, check_routing, embed_and_hidden, found_head, in_head, kv_bytes,
     layer_cache, layer_modules, module, no_head, norm_module, tally, trunk_modules,

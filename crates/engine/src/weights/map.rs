@@ -92,6 +92,11 @@ impl Shard {
         Ok(Self { file: path.to_owned(), tensors, n_bytes: raw.len() as u64 })
     }
 
+    /// The bytes of a tensor as they lie there.
+    pub fn raw(&self, name: &str) -> Option<Bytes> {
+        self.tensors.get(name).map(|tensor| tensor.data.clone())
+    }
+
     /// A list of non-negative integers; `None` when there is no such tensor or one does not fit u32.
     pub fn integers(&self, name: &str) -> Option<Vec<u32>> {
         let tensor = self.tensors.get(name)?;
