@@ -78,6 +78,10 @@ pub fn from_engine(e: &EngineError) -> WireError {
             C::OutOfMemory,
             format!("This model needs {} and {} are free. Close other programs, or choose a smaller model.", gib(*need), gib(*available)),
         ),
+        E::DiskFull { folder, need, available } => (
+            C::Disk,
+            format!("{} needs {} and the disk has {} free. Free some space, or name a folder on another disk.", folder.display(), gib(*need), gib(*available)),
+        ),
         E::NotFinite => (
             C::Internal,
             "The model computed numbers that are not finite. Its weights may be damaged: download it again.".to_owned(),

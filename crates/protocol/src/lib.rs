@@ -23,8 +23,8 @@ pub use chat::{
 pub use commands::{COMMANDS, Command};
 pub use error::{ErrorCode, WireError};
 pub use model::{
-    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadModel, LoadedModel, MemoryUse, ModelEntry,
-    ModelSource, ModuleQuant,
+    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadMeasure, LoadModel, LoadedModel, MemoryUse,
+    ModelEntry, ModelSource, ModuleQuant, NormConvention, NormStorage,
 };
 pub use options::{DraftMode, DraftRule, GenerationOptions, Sampling};
 pub use settings::{AppInfo, Notice, Settings, Theme};

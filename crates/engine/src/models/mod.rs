@@ -13,6 +13,7 @@ mod parts;
 mod step3p5;
 
 pub(crate) use self::layout::Layout;
+pub use self::layout::{NormConvention, norm_conventions};
 use crate::cache::Cache;
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
