@@ -3,7 +3,7 @@
 //! The head goes to `mtp.safetensors`, which the index does not name: MLX loaders read `model*.safetensors` and refuse what
 //! they do not know there (`reference/step3p5.md` 8). Files have `.partial` names until all are complete, the configuration last.
 
-use super::plan::{Job, Treatment, expect_patterns, gather, plan};
+use super::plan::{Job, Piece, Treatment, expect_patterns, gather, plan};
 use super::quantise::{BITS, Codes, GROUPS, put, quantise};
 use super::writer::{Entry, ShardWriter};
 use super::{QuantisePlan, Written};
@@ -13,6 +13,8 @@ use crate::{EngineError, Result};
 use foretoken_kernels::FloatType;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Files are closed when the next module would take them past this.
@@ -174,12 +176,15 @@ fn index(files: &[(String, Vec<Job>)]) -> Value {
 fn write_file(path: &Path, jobs: &[Job], mut progress: impl FnMut(u64)) -> Result<()> {
     let entries: Vec<Entry> = jobs.iter().flat_map(|job| job.entries.iter().cloned()).collect();
     let mut writer = ShardWriter::create(path, &entries)?;
-    let mut first = 0;
+    let (mut first, mut source, mut buffer) = (0, Source::default(), Vec::new());
     for job in jobs {
         let mut written = [0u64; 3];
         for piece in &job.pieces {
-            for block in piece.as_slice().chunks(block_bytes(job.treatment)) {
-                let parts = treat(block, job.treatment);
+            let step = block_bytes(job.treatment);
+            for from in (0..piece.n_bytes).step_by(step) {
+                buffer.resize(step.min(piece.n_bytes - from), 0);
+                source.read(piece, from as u64, &mut buffer)?;
+                let (block, parts) = (&buffer, treat(&buffer, job.treatment));
                 for (i, part) in parts.iter().enumerate() {
                     writer.write(first + i, written[i], part)?;
                     written[i] += part.len() as u64;
@@ -190,6 +195,26 @@ fn write_file(path: &Path, jobs: &[Job], mut progress: impl FnMut(u64)) -> Resul
         first += job.entries.len();
     }
     writer.finish()
+}
+
+/// The file read last: pieces of one come one after another.
+#[derive(Default)]
+struct Source(Option<(PathBuf, File)>);
+
+impl Source {
+    /// Fills `out` from `offset` bytes into the piece on.
+    fn read(&mut self, piece: &Piece, offset: u64, out: &mut [u8]) -> Result<()> {
+        let io = || EngineError::io(&piece.file);
+        let file = match &mut self.0 {
+            Some((path, file)) if *path == piece.file => file,
+            other => {
+                let file = File::open(&piece.file).map_err(io())?;
+                &mut other.insert((piece.file.clone(), file)).1
+            }
+        };
+        let at = SeekFrom::Start(piece.at + offset);
+        file.seek(at).and_then(|_| file.read_exact(out)).map_err(io())
+    }
 }
 
 /// Whole rows, where rows matter.

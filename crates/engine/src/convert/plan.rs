@@ -5,9 +5,10 @@ use super::{Keep, QuantisePlan};
 use crate::models::Layout;
 use crate::weights::{Checkpoint, Names, Packing, QuantTable, renamed};
 use crate::{EngineError, Result};
-use foretoken_kernels::{Bytes, FloatType};
+use foretoken_kernels::FloatType;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The fusion projection mixes two streams of different size; coarse codes cost acceptance (`reference/mlx_quantization.md` 2).
 const FUSION: &str = ".eh_proj";
@@ -30,13 +31,22 @@ pub(super) enum Treatment {
     },
 }
 
+/// A stretch of a source file. Read, not mapped: touched pages of a map stay in memory as long as there is room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub file: PathBuf,
+    /// Bytes from the file's beginning.
+    pub at: u64,
+    pub n_bytes: usize,
+}
+
 /// Source tensors that become one module.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     /// Module path, or the whole name of a tensor that is no module's weight.
     pub path: String,
-    /// Stretches of the source, one after another.
-    pub pieces: Vec<Bytes>,
+    /// One after another.
+    pub pieces: Vec<Piece>,
     pub treatment: Treatment,
     /// One, or codes, scales and biases.
     pub entries: Vec<Entry>,
@@ -51,7 +61,7 @@ impl Job {
     }
 
     pub fn source_bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.len() as u64).sum()
+        self.pieces.iter().map(|piece| piece.n_bytes as u64).sum()
     }
 
     /// e.g. "4-bit g64", "bf16".
@@ -72,7 +82,7 @@ pub(super) struct Gathered {
     /// Without the axis over experts.
     shape: Vec<usize>,
     /// By expert; a tensor without experts has one, `None`.
-    pieces: BTreeMap<Option<usize>, Bytes>,
+    pieces: BTreeMap<Option<usize>, Piece>,
     /// In the source, for its place in the quantisation table.
     pub published: String,
     add_one: bool,
@@ -150,7 +160,11 @@ pub(super) fn gather(
             in_head,
             is_router: layout.router.is_some_and(|router| module_of(&stem).ends_with(router)),
         };
-        let mut add = |ours: &str, expert: Option<usize>, shape: &[usize], piece: Bytes| {
+        let mut add = |ours: &str,
+                       expert: Option<usize>,
+                       shape: &[usize],
+                       (offset, n_bytes): (usize, usize)| {
+            let piece = Piece { file: place.file.clone(), at: place.at + offset as u64, n_bytes };
             let tensor_of = || tensor(place.dtype, shape);
             let entry = out.entry(renamed(ours, layout.mlx)).or_insert_with(tensor_of);
             let same = entry.dtype == place.dtype && entry.shape == shape;
@@ -167,17 +181,13 @@ pub(super) fn gather(
                 let half = place.data.len() / n / 2;
                 for e in 0..n {
                     for (i, matrix) in ["gate_proj", "up_proj"].into_iter().enumerate() {
-                        let piece = place.data.slice((2 * e + i) * half, half);
-                        let piece = piece.ok_or_else(|| EngineError::Corrupt {
-                            file: place.file.clone(),
-                            why: format!("{published} is cut off"),
-                        })?;
+                        let piece = ((2 * e + i) * half, half);
                         let name = format!("{before}.{matrix}.{part}");
                         add(&name, Some(e), &[rows / 2, width], piece)?;
                     }
                 }
             }
-            _ => add(&stem, expert, &place.shape, place.data.clone())?,
+            _ => add(&stem, expert, &place.shape, (0, place.data.len()))?,
         }
     }
     Ok(out)

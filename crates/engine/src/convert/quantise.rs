@@ -37,19 +37,29 @@ pub(super) fn quantise(raw: &[u8], float: FloatType, k: usize, packing: Packing)
     rows.zip(biases.par_chunks_mut(scale_row)).zip(raw.par_chunks(k * float.size())).for_each(
         |(((codes, scales), biases), raw)| {
             let mut values = vec![0f32; group];
-            for g in 0..k / group {
-                for (i, value) in values.iter_mut().enumerate() {
-                    *value = float.get(raw, g * group + i);
-                }
-                let bytes = group * bits / 8;
-                let (scale, bias) =
-                    quantise_group(&values, bits, &mut codes[g * bytes..(g + 1) * bytes]);
+            let source = raw.chunks_exact(group * float.size());
+            for (g, (source, codes)) in
+                source.zip(codes.chunks_exact_mut(group * bits / 8)).enumerate()
+            {
+                floats(float, source, &mut values);
+                let (scale, bias) = quantise_group(&values, bits, codes);
                 put(float, scales, g, scale);
                 put(float, biases, g, bias);
             }
         },
     );
     Codes { codes, scales, biases }
+}
+
+fn floats(float: FloatType, raw: &[u8], out: &mut [f32]) {
+    match float {
+        FloatType::BF16 => {
+            for (out, raw) in out.iter_mut().zip(raw.as_chunks::<2>().0) {
+                *out = bf16::from_le_bytes(*raw).to_f32();
+            }
+        }
+        float => out.iter_mut().enumerate().for_each(|(i, out)| *out = float.get(raw, i)),
+    }
 }
 
 /// Fills `codes` and answers scale and bias, in f32.
@@ -65,15 +75,14 @@ fn quantise_group(values: &[f32], bits: usize, codes: &mut [u8]) -> (f32, f32) {
         scale = end / steps;
         bias = end;
     }
-    let (mut waiting, mut n_bits, mut at) = (0u32, 0, 0);
-    for value in values {
-        let code = ((value - bias) / scale).round_ties_even().clamp(0.0, top);
-        waiting |= (code as u32) << n_bits;
-        n_bits += bits;
-        while n_bits >= 8 {
-            codes[at] = waiting as u8;
-            (waiting, n_bits, at) = (waiting >> 8, n_bits - 8, at + 1);
+    // Eight codes take `bits` bytes.
+    for (values, codes) in values.chunks_exact(8).zip(codes.chunks_exact_mut(bits)) {
+        let mut stream = 0u64;
+        for (i, value) in values.iter().enumerate() {
+            let code = ((value - bias) / scale).round_ties_even().clamp(0.0, top);
+            stream |= (code as u64) << (i * bits);
         }
+        codes.copy_from_slice(&stream.to_le_bytes()[..bits]);
     }
     (scale, bias)
 }

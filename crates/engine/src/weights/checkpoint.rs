@@ -14,6 +14,8 @@ pub struct TensorPlace {
     pub shape: Vec<usize>,
     pub data: Bytes,
     pub file: PathBuf,
+    /// Where `data` begins in the file, in bytes.
+    pub at: u64,
 }
 
 /// All tensors of a checkpoint folder by name, with its `config.json`.
@@ -78,13 +80,14 @@ impl Checkpoint {
 
     fn add(&mut self, shard: Shard) -> Result<()> {
         self.n_bytes += shard.n_bytes;
-        for (name, TensorInShard { dtype, shape, data }) in shard.tensors {
+        for (name, TensorInShard { dtype, shape, data, at }) in shard.tensors {
             if let Some(first) = self.tensors.get(&name) {
                 let why =
                     format!("it holds {name} again, which {} already has", first.file.display());
                 return Err(EngineError::Corrupt { file: shard.file, why });
             }
-            self.tensors.insert(name, TensorPlace { dtype, shape, data, file: shard.file.clone() });
+            let file = shard.file.clone();
+            self.tensors.insert(name, TensorPlace { dtype, shape, data, file, at });
         }
         Ok(())
     }

@@ -34,6 +34,8 @@ pub(super) struct TensorInShard {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub data: Bytes,
+    /// Where `data` begins in the file, in bytes.
+    pub at: u64,
 }
 
 /// One safetensors file.
@@ -86,8 +88,8 @@ impl Shard {
                 (header + 8).checked_add(from).and_then(|at| map.slice(at, to.checked_sub(from)?));
             let data =
                 data.ok_or_else(|| corrupt(format!("the tensor {name} lies outside the file")))?;
-            tensors
-                .insert(name, TensorInShard { dtype: info.dtype, shape: info.shape.clone(), data });
+            let (dtype, shape, at) = (info.dtype, info.shape.clone(), (header + 8 + from) as u64);
+            tensors.insert(name, TensorInShard { dtype, shape, data, at });
         }
         Ok(Self { file: path.to_owned(), tensors, n_bytes: raw.len() as u64 })
     }
