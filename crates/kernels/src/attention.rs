@@ -283,6 +283,30 @@ mod tests {
         Ok(())
     }
 
+    /// A softmax over one key is 1 whatever its score, so it is the score that must be remembered.
+    #[test]
+    fn a_query_that_is_not_a_number_sees_nothing() -> Result<()> {
+        let spec = AttendSpec {
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: 16,
+            scale: 1.0,
+            query_position: 0,
+            key_position: 0,
+            window: None,
+        };
+        for keys in [1, 2, 3, 17] {
+            let spec = AttendSpec { query_position: keys - 1, ..spec };
+            let (k, v) = (tensor(keys, 16, 1), tensor(keys, 16, 2));
+            let mut q = tensor(1, 16, 3).flatten_all()?.to_vec1::<f32>()?;
+            q[5] = f32::NAN;
+            let q = Tensor::from_vec(q, (1, 16), &Device::Cpu)?;
+            let out = attend(&q, &k, &v, spec)?.flatten_all()?.to_vec1::<f32>()?;
+            assert!(out.iter().all(|x| x.is_nan()), "{keys} keys: {out:?}");
+        }
+        Ok(())
+    }
+
     #[test]
     fn refuses_keys_that_are_gone() {
         let spec = AttendSpec {

@@ -83,7 +83,7 @@ impl LayerCache {
 
     fn make_room(&mut self, rows: usize) -> Result<()> {
         if let CacheKind::Sliding { window, slack } = self.kind {
-            let keep = window + slack;
+            let keep = window.saturating_add(slack);
             // Moving a little at every row would cost more than the memory of a step is worth.
             if self.used >= keep + STEP {
                 self.move_to_front(self.used - keep)?;
@@ -94,9 +94,11 @@ impl LayerCache {
         }
         let capacity = match self.kind {
             CacheKind::Full => (self.used + rows).max(2 * self.capacity()).next_multiple_of(STEP),
-            // Bounded: what is kept, what may pile up, and the new rows.
+            // Bounded: what is kept, what may pile up, and the new rows. A window can be as long as a configuration says, so
+            // it is grown into.
             CacheKind::Sliding { window, slack } => {
-                (window + slack + STEP + rows).max(self.used + rows)
+                let bound = window.saturating_add(slack + STEP + rows);
+                (2 * self.capacity()).max(STEP).min(bound).max(self.used + rows)
             }
         };
         let fresh = || Tensor::zeros((capacity, self.width), DType::F32, &Device::Cpu);

@@ -188,6 +188,7 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Res
     let load = family(checkpoint)?.1;
     let weights = Weights::root(checkpoint);
     let mut model = load(checkpoint, &weights, options)?;
+    weights.refuse_biases()?;
     model.leftovers = weights.leftovers();
     Ok(model)
 }

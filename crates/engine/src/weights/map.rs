@@ -29,6 +29,22 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     Bytes::new(Arc::new(map), 0, len).ok_or_else(corrupt)
 }
 
+/// What a download can leave in the place of a file.
+pub(super) fn other_content(raw: &[u8]) -> Option<&'static str> {
+    let start = raw.iter().take(256).map(u8::to_ascii_lowercase);
+    let start: Vec<u8> = start.skip_while(u8::is_ascii_whitespace).collect();
+    let starts_with = |what: &[&str]| what.iter().any(|what| start.starts_with(what.as_bytes()));
+    if raw.is_empty() {
+        Some("it is empty; download it again")
+    } else if starts_with(&["version https://git-lfs"]) {
+        Some("it is a git-lfs pointer; the file itself was not downloaded")
+    } else if starts_with(&["<!doctype", "<html", "<?xml"]) {
+        Some("it is a web page; download it again")
+    } else {
+        None
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct TensorInShard {
     pub dtype: Dtype,
@@ -52,19 +68,8 @@ impl Shard {
         let map = map_file(path)?;
         let raw = map.as_slice();
         let corrupt = |why: String| EngineError::Corrupt { file: path.to_owned(), why };
-        if raw.starts_with(b"version https://git-lfs") {
-            return Err(corrupt(
-                "it is a git-lfs pointer; the weights themselves were not downloaded".to_owned(),
-            ));
-        }
-        let start: Vec<u8> = raw
-            .iter()
-            .take(256)
-            .map(u8::to_ascii_lowercase)
-            .skip_while(|b| b.is_ascii_whitespace())
-            .collect();
-        if start.starts_with(b"<!doctype") || start.starts_with(b"<html") {
-            return Err(corrupt("it is a web page, not weights; download it again".to_owned()));
+        if let Some(other) = other_content(raw) {
+            return Err(corrupt(other.to_owned()));
         }
         if raw.len() > 8 {
             let header = u64::from_le_bytes(raw[..8].try_into().expect("eight bytes"));
