@@ -1,27 +1,44 @@
 //! What the command line does with a checkpoint besides chatting.
 
+use crate::memory::resident;
 use crate::{error, from_engine, inspect};
 use foretoken_engine::EngineError;
-use foretoken_engine::convert::convert_gguf;
+use foretoken_engine::convert::{GROUPS, convert_folder, convert_gguf};
 use foretoken_engine::models::{self, LoadOptions};
 use foretoken_engine::tensors;
 use foretoken_engine::weights::Checkpoint;
-use foretoken_protocol::{ErrorCode, InspectReport, WireError};
+use foretoken_protocol::{ErrorCode, InspectReport, LoadMeasure, NormStorage, WireError};
 use std::path::Path;
+use std::time::Instant;
 
-pub use foretoken_engine::convert::Written;
+pub use foretoken_engine::convert::{Keep, QuantisePlan, Written};
 
-/// `head` = a folder whose MTP head is put on the trunk; `context` = tokens to judge the memory at.
+/// `head` = a folder whose MTP head is put on the trunk; `context` = tokens to judge the memory at; `measure` = say what the
+/// load took.
 pub fn inspect_folder(
     folder: &Path,
     head: Option<&Path>,
     context: Option<u32>,
+    measure: bool,
 ) -> Result<InspectReport, WireError> {
     let report = || {
+        let (before, began) = (resident(), Instant::now());
         let checkpoint = Checkpoint::open(folder)?;
         let options = LoadOptions { head, ..Default::default() };
         let model = models::load_checkpoint(&checkpoint, options)?;
-        Ok(inspect::report(&checkpoint, &model, head, context))
+        let (load_ms, after) = (began.elapsed().as_secs_f64() * 1e3, resident());
+        let mut report = inspect::report(&checkpoint, &model, head, context);
+        if let Some(head) = head {
+            let files = inspect::norms(&Checkpoint::open_head(head)?);
+            let name = |file: String| head.join(file).to_string_lossy().into_owned();
+            report.norms.extend(files.into_iter().map(|n| NormStorage { file: name(n.file), ..n }));
+        }
+        report.load = measure.then(|| LoadMeasure {
+            load_ms,
+            resident: after.total,
+            copied: after.anonymous.zip(before.anonymous).map(|(a, b)| a.saturating_sub(b)),
+        });
+        Ok(report)
     };
     report().map_err(|e| from_engine(&e))
 }
@@ -45,24 +62,41 @@ pub fn export_logits(
     export().map_err(|e: EngineError| from_engine(&e))
 }
 
-/// Repacks a GGUF file into a new or empty folder; `progress(done, total)` counts tensors.
+/// A GGUF file repacked, or a checkpoint folder written in the MLX layout, into a new or empty folder.
+///
+/// `plan` is for folders: a GGUF file keeps the bits it has. `progress(done, total)` counts tensors or bytes.
 pub fn convert(
     source: &Path,
     target: &Path,
     head: Option<&Path>,
-    progress: impl FnMut(usize, usize),
+    plan: Option<&QuantisePlan>,
+    mut progress: impl FnMut(u64, u64),
 ) -> Result<Written, WireError> {
-    if source.is_dir() {
-        let message =
-            "Only GGUF files can be converted yet, and this is a folder. Name the .gguf file.";
-        return Err(error(ErrorCode::Unsupported, message));
-    }
-    if !source.is_file() {
+    if !source.exists() {
         return Err(from_engine(&EngineError::FileMissing { file: source.to_owned() }));
     }
-    if std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {
+    // What an interrupted conversion left is written over.
+    let left_over =
+        |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "partial");
+    if std::fs::read_dir(target)
+        .is_ok_and(|entries| entries.flatten().any(|entry| !left_over(&entry)))
+    {
         let message = format!("The folder {} is not empty. Name a new folder.", target.display());
         return Err(error(ErrorCode::Disk, message));
     }
-    convert_gguf(source, target, head, progress).map_err(|e| from_engine(&e))
+    let unquantised =
+        QuantisePlan { bits: None, head_bits: None, group: GROUPS[1], keep: Vec::new() };
+    let written = match (source.is_dir(), plan) {
+        (true, plan) => {
+            convert_folder(source, target, head, plan.unwrap_or(&unquantised), progress)
+        }
+        (false, Some(_)) => {
+            let message = "A GGUF file is repacked with the bits it has. Leave --bits, --head-bits and --keep out.";
+            return Err(error(ErrorCode::Unsupported, message));
+        }
+        (false, None) => {
+            convert_gguf(source, target, head, |done, total| progress(done as u64, total as u64))
+        }
+    };
+    written.map_err(|e| from_engine(&e))
 }

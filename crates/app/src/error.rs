@@ -63,10 +63,6 @@ pub fn from_engine(e: &EngineError) -> WireError {
             C::MissingTensor,
             format!("The MTP head is incomplete ({} missing). Download the head again, or use a version without one.", missing.join(", ")),
         ),
-        E::HeadMissing { folder } => (
-            C::NotFound,
-            format!("There is no MTP head in {}. Choose a folder with one, or use the model without.", folder.display()),
-        ),
         E::HeadMismatch { key, head, trunk } => (
             C::ShapeMismatch,
             format!("The MTP head does not fit this model: its {key} is {head}, the model's is {trunk}. Choose a head made for this model."),
@@ -85,6 +81,10 @@ pub fn from_engine(e: &EngineError) -> WireError {
         E::NotEnoughMemory { need, available } => (
             C::OutOfMemory,
             format!("This model needs {} and {} are free. Close other programs, or choose a smaller model.", gib(*need), gib(*available)),
+        ),
+        E::DiskFull { folder, need, available } => (
+            C::Disk,
+            format!("{} needs {} and the disk has {} free. Free some space, or name a folder on another disk.", folder.display(), gib(*need), gib(*available)),
         ),
         E::NotFinite => (
             C::Internal,

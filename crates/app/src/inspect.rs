@@ -1,10 +1,12 @@
 //! What a checkpoint is, in numbers.
 
-use foretoken_engine::models::{HeadStatus, Model};
+use foretoken_engine::models::{self, HeadStatus, Model};
 use foretoken_engine::text::{ChatTemplate, RenderOptions, TurnText};
 use foretoken_engine::weights::Checkpoint;
 use foretoken_library::name_of;
-use foretoken_protocol::{HeadInfo, InspectReport, MemoryUse, ModuleQuant};
+use foretoken_protocol::{
+    HeadInfo, InspectReport, MemoryUse, ModuleQuant, NormConvention, NormStorage,
+};
 use std::path::Path;
 
 /// Context the memory is judged at when nobody names one.
@@ -91,8 +93,23 @@ pub fn report(
             needed: weights + head + kv_at_context + WORKING_BYTES,
             available: available_memory(),
         },
+        norms: norms(checkpoint),
+        load: None,
         notes,
     }
+}
+
+/// How each file's norms are stored.
+pub(crate) fn norms(checkpoint: &Checkpoint) -> Vec<NormStorage> {
+    // A model that has loaded has a layout; a head's folder without one says nothing.
+    let found = models::norm_conventions(checkpoint).unwrap_or_default();
+    let convention = |convention| match convention {
+        models::NormConvention::Plain => NormConvention::Plain,
+        models::NormConvention::OneAdded => NormConvention::OneAdded,
+        models::NormConvention::AsTrained => NormConvention::AsTrained,
+    };
+    let of = |(file, c)| NormStorage { file, convention: convention(c) };
+    found.into_iter().map(of).collect()
 }
 
 /// Bytes this machine could give now.

@@ -14,6 +14,7 @@ pub mod history;
 pub mod inspect;
 mod live;
 mod loaded;
+pub mod memory;
 mod options;
 mod paths;
 mod place;

@@ -1,11 +1,11 @@
 //! From the names a person gives to folders: the model's, and that of a head from elsewhere.
 
-use crate::error::{from_engine, from_library};
+use crate::error::{error, from_engine, from_library};
 use crate::loaded::ModelPlace;
 use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
 use foretoken_library::Library;
-use foretoken_protocol::WireError;
+use foretoken_protocol::{ErrorCode, WireError};
 use std::path::PathBuf;
 
 /// Where a model lies, and the folder its head comes from when that is another.
@@ -29,7 +29,13 @@ pub fn check_head(library: &Library, head: &str) -> Result<(), WireError> {
     let folder = head_folder(library, head)?;
     match has_head(&folder) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(from_engine(&EngineError::HeadMissing { folder })),
+        Ok(false) => Err(error(
+            ErrorCode::NotFound,
+            format!(
+                "There is no MTP head in {}. Choose a folder with one, or use the model without.",
+                folder.display()
+            ),
+        )),
         // A folder of other files is no damaged model, only the wrong folder.
         Err(e @ EngineError::FileMissing { .. }) => Err(WireError {
             message: format!(

@@ -1,4 +1,5 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use foretoken_app::checkpoints::{Keep, QuantisePlan};
 use foretoken_protocol::{DraftMode, DraftRule, GenerationOptions, Sampling};
 use std::path::PathBuf;
 
@@ -39,22 +40,14 @@ pub enum Command {
         /// Tokens to judge the memory at.
         #[arg(long)]
         context: Option<u32>,
+        /// Say how long loading takes and how much of it stays in memory.
+        #[arg(long)]
+        load: bool,
         #[arg(long)]
         json: bool,
     },
-    /// Turn a GGUF file into a checkpoint folder, without loss.
-    Convert {
-        source: PathBuf,
-        target: PathBuf,
-        /// Folder of an MTP head (mtp.safetensors, config.json) to put beside the trunk.
-        #[arg(long)]
-        head: Option<PathBuf>,
-        /// Quantise to this many bits.
-        #[arg(long)]
-        bits: Option<u32>,
-        #[arg(long)]
-        json: bool,
-    },
+    /// Write a GGUF file or a checkpoint folder as a native (MLX layout) folder, its MTP head kept.
+    Convert(ConvertArgs),
     /// Measure plain decoding, each depth and prefill; medians of paired runs.
     Bench {
         model: String,
@@ -136,6 +129,67 @@ pub struct ChatArgs {
     pub max_tokens: Option<u32>,
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct ConvertArgs {
+    /// A .gguf file (repacked without loss), or a checkpoint folder.
+    pub source: PathBuf,
+    /// A new or empty folder.
+    pub target: PathBuf,
+    /// Folder of an MTP head to put beside the trunk.
+    #[arg(long)]
+    pub head: Option<PathBuf>,
+    /// Quantise the trunk to 2, 3, 4, 5, 6 or 8 bits; without it only the layout changes.
+    #[arg(long)]
+    pub bits: Option<usize>,
+    /// Quantise the head to as many bits; 8 unless said otherwise, eh_proj stays 16-bit.
+    #[arg(long)]
+    pub head_bits: Option<usize>,
+    /// Weights that share a scale: 32, 64 or 128.
+    #[arg(long, default_value_t = 64)]
+    pub group: usize,
+    /// What is stored otherwise: a part of a module's path and bits or bf16, e.g. embed_tokens=8. The first that fits counts.
+    #[arg(long, value_name = "PATTERN=BITS|bf16", value_parser = keep)]
+    pub keep: Vec<(String, Keep)>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ConvertArgs {
+    /// Bits of a head when only the trunk's are given.
+    const HEAD_BITS: usize = 8;
+
+    /// `None` = nothing was asked of the storage.
+    pub fn plan(&self) -> Option<QuantisePlan> {
+        let asked = self.bits.is_some() || self.head_bits.is_some() || !self.keep.is_empty();
+        asked.then(|| QuantisePlan {
+            bits: self.bits,
+            head_bits: self.head_bits.or(self.bits.map(|_| Self::HEAD_BITS)),
+            group: self.group,
+            keep: self.keep.clone(),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct NotAKeep;
+
+impl std::fmt::Display for NotAKeep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it must be a part of a module's path, =, and 2, 3, 4, 5, 6, 8 or bf16")
+    }
+}
+
+impl std::error::Error for NotAKeep {}
+
+fn keep(text: &str) -> Result<(String, Keep), NotAKeep> {
+    let (pattern, storage) = text.split_once('=').filter(|(p, _)| !p.is_empty()).ok_or(NotAKeep)?;
+    let storage = match storage {
+        "bf16" => Keep::Bf16,
+        bits => Keep::Bits(bits.parse().map_err(|_| NotAKeep)?),
+    };
+    Ok((pattern.to_owned(), storage))
 }
 
 #[derive(Clone, Copy, ValueEnum)]

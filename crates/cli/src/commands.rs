@@ -1,8 +1,7 @@
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ConvertArgs};
 use crate::{chat, output};
 use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
-use foretoken_protocol::{ErrorCode, InspectReport, WireError};
-use std::path::Path;
+use foretoken_protocol::{ErrorCode, InspectReport, NormConvention, WireError};
 
 /// A model named on the command line. Under the name the library has for it, it brings the head the library has for it,
 /// as in the window.
@@ -42,9 +41,10 @@ pub fn run(args: Args) -> Result<(), WireError> {
             }
             Ok(())
         }
-        Command::Inspect { model, head, context, json } => {
+        Command::Inspect { model, head, context, load, json } => {
             let at = place(&model, head.as_deref())?;
-            let report = checkpoints::inspect_folder(&at.folder, at.head.as_deref(), context)?;
+            let head = at.head.as_deref();
+            let report = checkpoints::inspect_folder(&at.folder, head, context, load)?;
             if json {
                 output::json(&report)
             } else {
@@ -52,9 +52,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
             }
             Ok(())
         }
-        Command::Convert { source, target, head, bits, json } => {
-            convert(&source, &target, head.as_deref(), bits, json)
-        }
+        Command::Convert(args) => convert(&args),
         Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, json } => {
             let loaded = open(&model, head.as_deref())?;
             let plan = bench::BenchPlan {
@@ -142,35 +140,32 @@ pub fn run(args: Args) -> Result<(), WireError> {
     }
 }
 
-fn convert(
-    source: &Path,
-    target: &Path,
-    head: Option<&Path>,
-    bits: Option<u32>,
-    json: bool,
-) -> Result<(), WireError> {
-    if bits.is_some() {
-        return Err(error(
-            ErrorCode::Unsupported,
-            "Quantising is not possible yet: a GGUF file is repacked with the bits it has. Leave --bits out.",
-        ));
-    }
+fn convert(args: &ConvertArgs) -> Result<(), WireError> {
+    let ConvertArgs { source, target, head, json, .. } = args;
     let mut shown = 0;
-    let written = checkpoints::convert(source, target, head, |done, total| {
-        let percent = done * 100 / total.max(1);
-        if percent >= shown + 10 {
-            shown = percent;
-            if json {
-                output::json(&serde_json::json!({"kind": "progress", "done": done, "total": total}))
-            } else {
-                output::progress(&format!("{percent}%"))
+    let written = checkpoints::convert(
+        source,
+        target,
+        head.as_deref(),
+        args.plan().as_ref(),
+        |done, total| {
+            let percent = done * 100 / total.max(1);
+            if percent >= shown + 10 {
+                shown = percent;
+                if *json {
+                    output::json(
+                        &serde_json::json!({"kind": "progress", "done": done, "total": total}),
+                    )
+                } else {
+                    output::progress(&format!("{percent}%"))
+                }
             }
-        }
-    })?;
-    if json {
+        },
+    )?;
+    if *json {
         output::json(
             &serde_json::json!({"out": target, "tensors": written.tensors, "bytes": written.bytes,
-            "by_storage": written.by_storage, "head": written.head}),
+            "by_storage": written.by_storage, "head": written.head, "notes": written.notes}),
         );
     } else {
         let parts: Vec<_> = written
@@ -185,6 +180,7 @@ fn convert(
             parts.join(", "),
             target.display()
         ));
+        written.notes.iter().for_each(|note| output::line(note));
     }
     Ok(())
 }
@@ -222,5 +218,22 @@ fn print_report(r: &InspectReport) {
         m.context,
         mb(m.available)
     ));
+    for norms in &r.norms {
+        let how = match norms.convention {
+            NormConvention::Plain => continue,
+            NormConvention::OneAdded => "norms stored as 1 + w",
+            NormConvention::AsTrained => "norms stored as trained, 1 is added at load",
+        };
+        output::line(&format!("{}: {how}", norms.file));
+    }
+    if let Some(load) = r.load {
+        let copied =
+            load.copied.map_or(String::new(), |bytes| format!(", {} of it copied", mb(bytes)));
+        output::line(&format!(
+            "loaded in {:.0} ms, {} in memory{copied}",
+            load.load_ms,
+            mb(load.resident)
+        ));
+    }
     r.notes.iter().for_each(|note| output::line(note));
 }

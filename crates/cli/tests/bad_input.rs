@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{Folder, Place};
+use common::{Folder, Place, root};
 use serde_json::{Value, json};
+use std::path::Path;
 
 const DOWN: &str = "model.layers.1.mlp.down_proj.weight";
 
@@ -288,7 +289,20 @@ fn conversions_that_are_refused() {
     };
     let gone = place.path("gone.gguf").to_string_lossy().into_owned();
     convert(&gone, &[]).refused("no source", "not_found", &["gone.gguf"]);
-    convert(place.dir.path().to_str().unwrap(), &[]).refused("a folder", "unsupported", &["GGUF"]);
+    convert(place.dir.path().to_str().unwrap(), &[]).refused(
+        "no model",
+        "not_found",
+        &["config.json"],
+    );
+    let tiny = root().join("tests/golden/step3p5-tiny").to_string_lossy().into_owned();
+    convert(&tiny, &["--bits", "7"]).refused("7 bits", "invalid_option", &["2, 3, 4, 5, 6 or 8"]);
+    convert(&tiny, &["--bits", "4", "--group", "48"]).refused("groups", "invalid_option", &["32"]);
+    let keep = ["--bits", "4", "--keep", "no_such=8"];
+    convert(&tiny, &keep).refused("a pattern that names nothing", "invalid_option", &["no_such"]);
+    for odd in ["=8", "self_attn", "self_attn=", "self_attn=eight"] {
+        convert(&tiny, &["--bits", "4", "--keep", odd]).refusal(odd);
+    }
+    assert!(!Path::new(&target).exists(), "nothing is written");
     let mut header = b"GGUF\x03\0\0\0".to_vec();
     header.extend([0xff; 16]);
     for (name, content) in [

@@ -288,6 +288,8 @@ fn inspect_describes_a_model() {
             "quantisation",
             "head",
             "memory",
+            "norms",
+            "load",
             "notes",
         ]
     );

@@ -89,7 +89,47 @@ fn the_head_of_the_library_is_used_unless_another_is_named() {
     let words = ["acme/gone", "not on this machine"];
     place.run(&chat).refused("a head that is gone", "not_found", &words);
     let none = ["inspect", &bare, "--head", &bare];
-    place.run(&none).refused("no head in it", "not_found", &["no MTP head"]);
+    place.run(&none).refused("no head in it", "missing_tensor", &["eh_proj"]);
     let foreign = ["inspect", &bare, "--head", &golden("step3p5-tiny")];
     place.run(&foreign).refused("another family", "shape_mismatch", &["model_type"]);
+}
+
+/// Converted with the widths that are offered by default, read back, chatted with.
+#[test]
+fn a_converted_folder_chats_and_says_what_it_is() {
+    let place = Place::new();
+    let target = place.path("step-4bit").to_string_lossy().into_owned();
+    // What an interrupted conversion leaves is no obstacle.
+    std::fs::create_dir_all(&target).unwrap();
+    std::fs::write(place.path("step-4bit/model.safetensors.partial"), "half").unwrap();
+    let run = place.run(&["convert", &golden("step3p5-tiny"), &target, "--bits", "4", "--json"]);
+    let last = run.result();
+    assert_eq!(last["head"], true);
+    let storages: Vec<&String> = last["by_storage"].as_object().unwrap().keys().collect();
+    assert_eq!(storages, ["4-bit g64", "8-bit g64", "bf16", "f32"]);
+    let progress: Vec<u64> = run
+        .lines()
+        .iter()
+        .filter_map(|l| Some(l["done"].as_u64()? * 100 / l["total"].as_u64()?))
+        .collect();
+    assert_eq!(progress.last(), Some(&100));
+    assert!(progress.is_sorted() && progress.len() > 3, "{progress:?}");
+    let files: Vec<_> =
+        std::fs::read_dir(&target).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert!(!files.iter().any(|f| f.to_string_lossy().ends_with(".partial")), "{files:?}");
+
+    let report = place.run(&["inspect", &target, "--load", "--json"]).result();
+    assert_eq!(report["notes"], serde_json::json!([]));
+    let conventions: Vec<_> =
+        report["norms"].as_array().unwrap().iter().map(|n| n["convention"].clone()).collect();
+    assert_eq!(conventions, ["one_added", "one_added"]);
+    let load = &report["load"];
+    assert!(load["loadMs"].as_f64().unwrap() > 0.0 && load["resident"].as_u64().unwrap() > 0);
+    let original = place.run(&["inspect", &golden("step3p5-tiny"), "--json"]).result();
+    assert_eq!(original["norms"][0]["convention"], "as_trained");
+    assert_eq!(original["load"], serde_json::Value::Null);
+
+    let args = ["chat", &target, "--prompt", "Once upon a time", "--temperature", "0"];
+    let reply = place.run(&[&args[..], &["--max-tokens", "40", "--json"]].concat()).result();
+    assert!(drafted(&reply) > 0);
 }

@@ -26,8 +26,6 @@ pub enum EngineError {
     UnsupportedFormat { name: String, format: String },
     #[error("the MTP head is incomplete: {} missing", missing.join(", "))]
     HeadIncomplete { missing: Vec<String> },
-    #[error("there is no MTP head in {}", folder.display())]
-    HeadMissing { folder: PathBuf },
     /// A head from another folder was made for another trunk: `key` of both configurations.
     #[error("{key} of the MTP head is {head} and that of the model is {trunk}")]
     HeadMismatch { key: &'static str, head: String, trunk: String },
@@ -41,6 +39,8 @@ pub enum EngineError {
     InvalidOption { name: &'static str, value: String, allowed: &'static str },
     #[error("{need} bytes are needed and {available} are free")]
     NotEnoughMemory { need: u64, available: u64 },
+    #[error("{need} bytes are needed in {} and {available} are free", folder.display())]
+    DiskFull { folder: PathBuf, need: u64, available: u64 },
     #[error("the model computed numbers that are not finite")]
     NotFinite,
     #[error(transparent)]

@@ -294,6 +294,7 @@ fn a_starved_head_cache_costs_what_was_recorded() {
 /// Folders made of the fixture's files with one thing wrong.
 mod damaged {
     use super::*;
+    use foretoken_engine::convert::{QuantisePlan, convert_folder};
     use safetensors::SafeTensors;
     use safetensors::tensor::{TensorView, serialize};
     use std::path::Path;
@@ -409,6 +410,14 @@ mod damaged {
         assert!(model.head.is_none());
         assert_eq!(model.leftovers, [""; 0]);
         check_values(&model, "hy_v3-tiny");
+        // Converted, both ways of storing experts come to the same files.
+        let plan = QuantisePlan { bits: Some(4), head_bits: None, group: 64, keep: Vec::new() };
+        let packed = |source: &Path| {
+            let to = tempfile::tempdir().expect("a folder");
+            convert_folder(source, to.path(), None, &plan, |_, _| {}).expect("converts");
+            std::fs::read(to.path().join("model.safetensors")).expect("a shard")
+        };
+        assert!(packed(dir.path()) == packed(&from), "the converted trunks differ");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct AttendSpec {
     pub query_position: usize,
     /// Absolute position of key row 0.
     pub key_position: usize,
+    /// Position of the oldest key there ever was: a sequence may begin anywhere.
+    pub origin: usize,
     /// A query at p sees p - window + 1 ..= p; `None` = everything up to p.
     pub window: Option<usize>,
 }
@@ -113,11 +115,7 @@ impl CustomOp3 for AttendSpec {
 impl AttendSpec {
     /// Absolute position of the oldest key a query at `position` sees.
     fn first_key(&self, position: usize) -> usize {
-        self.window.map_or(0, |w| (position + 1).saturating_sub(w)).max(if self.window.is_some() {
-            0
-        } else {
-            self.key_position
-        })
+        self.window.map_or(0, |w| (position + 1).saturating_sub(w)).max(self.origin)
     }
 }
 
@@ -229,13 +227,15 @@ mod tests {
     #[test]
     fn agrees_with_the_formula_and_rows_stand_alone() -> Result<()> {
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 16), (9, 3, 64), (2, 1, 80)] {
-            for (rows, query_position, window, key_position) in [
-                (1, 0, None, 0),
-                (5, 33, None, 0),
-                (17, 3, None, 0),
-                (8, 40, Some(16), 20),
-                (3, 5, Some(64), 0),
-                (40, 0, Some(7), 0),
+            for (rows, query_position, window, key_position, origin) in [
+                (1, 0, None, 0, 0),
+                (5, 33, None, 0, 0),
+                (17, 3, None, 0, 0),
+                (8, 40, Some(16), 20, 0),
+                (3, 5, Some(64), 0, 0),
+                (40, 0, Some(7), 0, 0),
+                (20, 33, Some(16), 33, 33),
+                (5, 40, Some(16), 35, 35),
             ] {
                 let spec = AttendSpec {
                     n_heads,
@@ -244,6 +244,7 @@ mod tests {
                     scale: 0.2,
                     query_position,
                     key_position,
+                    origin,
                     window,
                 };
                 let keys = query_position + rows - key_position;
@@ -282,6 +283,30 @@ mod tests {
         Ok(())
     }
 
+    /// A softmax over one key is 1 whatever its score, so it is the score that must be remembered.
+    #[test]
+    fn a_query_that_is_not_a_number_sees_nothing() -> Result<()> {
+        let spec = AttendSpec {
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: 16,
+            scale: 1.0,
+            query_position: 0,
+            key_position: 0,
+            window: None,
+        };
+        for keys in [1, 2, 3, 17] {
+            let spec = AttendSpec { query_position: keys - 1, ..spec };
+            let (k, v) = (tensor(keys, 16, 1), tensor(keys, 16, 2));
+            let mut q = tensor(1, 16, 3).flatten_all()?.to_vec1::<f32>()?;
+            q[5] = f32::NAN;
+            let q = Tensor::from_vec(q, (1, 16), &Device::Cpu)?;
+            let out = attend(&q, &k, &v, spec)?.flatten_all()?.to_vec1::<f32>()?;
+            assert!(out.iter().all(|x| x.is_nan()), "{keys} keys: {out:?}");
+        }
+        Ok(())
+    }
+
     #[test]
     fn refuses_keys_that_are_gone() {
         let spec = AttendSpec {
@@ -291,6 +316,7 @@ mod tests {
             scale: 1.0,
             query_position: 9,
             key_position: 6,
+            origin: 0,
             window: Some(8),
         };
         assert!(attend(&tensor(1, 16, 1), &tensor(4, 16, 2), &tensor(4, 16, 3), spec).is_err());

@@ -61,8 +61,9 @@ unsafe fn sixteen<L: Lanes>(gate: *const f32, up: *const f32, limit: f32, out: *
     unsafe {
         let (g, u) = (L::load(gate), L::load(up));
         let e = L::exp(L::mul(g, L::splat(-1.0)));
-        let act = L::min(L::div(g, L::add(L::splat(1.0), e)), L::splat(limit));
-        let u = L::max(L::min(u, L::splat(limit)), L::splat(-limit));
+        // In this order NaN passes the limits: it must reach the logits, where it is an error.
+        let act = L::min(L::splat(limit), L::div(g, L::add(L::splat(1.0), e)));
+        let u = L::max(L::splat(-limit), L::min(L::splat(limit), u));
         L::store(out, L::mul(act, u));
     }
 }
@@ -112,6 +113,18 @@ mod tests {
                     "{i}: {} instead of {want}",
                     y[i]
                 );
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn limits_let_nan_pass() -> Result<()> {
+        let n = 20;
+        for (g, u) in [(f32::NAN, 1.0), (1.0, f32::NAN), (f32::NAN, f32::NAN)] {
+            let t = |v: f32| Tensor::from_vec(vec![v; n], n, &Device::Cpu);
+            for y in [swiglu_limited(&t(g)?, &t(u)?, 1.5)?, swiglu(&t(g)?, &t(u)?)?] {
+                assert!(y.to_vec1::<f32>()?.iter().all(|v| v.is_nan()), "{g} {u}: {y}");
             }
         }
         Ok(())

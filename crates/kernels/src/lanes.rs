@@ -18,6 +18,7 @@ pub trait Lanes: Copy + 'static {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// Of NaN and a number, in this and in `min`, the second operand: whatever may be NaN stands second.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
     /// To the nearest integer, ties to even.
@@ -44,11 +45,11 @@ pub trait Lanes: Copy + 'static {
     unsafe fn prefetch(_p: *const u8) {}
 
     /// e^x, for x in about -87..=88; smaller gives the smallest normal number (close enough to 0 for a softmax), larger
-    /// saturates. Relative error below 2e-7 (Cephes' polynomial after range reduction by ln 2 in two parts).
+    /// saturates, NaN stays. Relative error below 2e-7 (Cephes' polynomial after range reduction by ln 2 in two parts).
     #[inline(always)]
     unsafe fn exp(x: Self::V) -> Self::V {
         unsafe {
-            let x = Self::max(Self::min(x, Self::splat(88.0)), Self::splat(-87.0));
+            let x = Self::max(Self::splat(-87.0), Self::min(Self::splat(88.0), x));
             let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
             let r = Self::fma(n, Self::splat(-0.693_359_4), x);
             let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);
@@ -316,6 +317,21 @@ mod tests {
                 unsafe { five(&x, &raw, &mut got) };
                 assert_eq!(got, want, "AVX-512 differs from the portable lanes");
             }
+        }
+    }
+
+    #[test]
+    fn exp_of_what_is_not_a_number_is_none() {
+        dispatch! { fn exp(x: &mut [f32; 16]) = body }
+        unsafe fn body<L: Lanes>(x: &mut [f32; 16]) {
+            unsafe { L::store(x.as_mut_ptr(), L::exp(L::load(x.as_ptr()))) }
+        }
+        let mut x = [f32::NAN; 16];
+        x[3] = -f32::NAN;
+        x[5] = 0.0;
+        exp(&mut x);
+        for (i, v) in x.into_iter().enumerate() {
+            assert_eq!(v.is_nan(), i != 5, "lane {i}: {v}");
         }
     }
 

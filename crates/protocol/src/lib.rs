@@ -23,8 +23,8 @@ pub use chat::{
 pub use commands::{COMMANDS, Command};
 pub use error::{ErrorCode, WireError};
 pub use model::{
-    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadModel, LoadedModel, MemoryUse, ModelEntry,
-    ModelSource, ModuleQuant, SetModelHead,
+    AddFolder, HeadInfo, InspectReport, LoadEvent, LoadMeasure, LoadModel, LoadedModel, MemoryUse,
+    ModelEntry, ModelSource, ModuleQuant, NormConvention, NormStorage, SetModelHead,
 };
 pub use options::{DraftMode, DraftRule, GenerationOptions, Sampling};
 pub use settings::{AppInfo, Notice, Settings, Theme};

@@ -76,6 +76,41 @@ pub struct MemoryUse {
     pub available: u64,
 }
 
+/// How the norms of a file are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum NormConvention {
+    /// Factors.
+    Plain,
+    /// Zero-centred norms to which the converter added the one.
+    OneAdded,
+    /// Zero-centred norms as trained; the one is added at load.
+    AsTrained,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct NormStorage {
+    pub file: String,
+    pub convention: NormConvention,
+}
+
+/// One load, measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct LoadMeasure {
+    pub load_ms: f64,
+    /// Bytes of the process in memory once it is loaded.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub resident: u64,
+    /// Of these, bytes the load copied or computed; the rest lies in the files. `None` where the system does not tell.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub copied: Option<u64>,
+}
+
 /// What `foretoken inspect` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
@@ -94,6 +129,9 @@ pub struct InspectReport {
     pub quantisation: Vec<ModuleQuant>,
     pub head: HeadInfo,
     pub memory: MemoryUse,
+    pub norms: Vec<NormStorage>,
+    /// When it was asked for.
+    pub load: Option<LoadMeasure>,
     /// Harmless leftovers and other remarks, a sentence each.
     pub notes: Vec<String>,
 }

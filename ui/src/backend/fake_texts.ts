@@ -41,6 +41,8 @@ export const STEP_MODEL: LoadedModel = {
       needed: 112 * GIB,
       available: 121 * GIB,
     },
+    norms: [],
+    load: null,
     notes: [],
   },
   recommended: RECOMMENDED,

@@ -212,7 +212,25 @@ needed: number,
  */
 available: number, };
 
-export type InspectReport = { name: string, folder: string, family: string, layers: number, parameters: number, headParameters: number, contextSize: number, vocabSize: number, quantisation: Array<ModuleQuant>, head: HeadInfo, memory: MemoryUse, 
+export type NormConvention = "plain" | "one_added" | "as_trained";
+
+export type NormStorage = { file: string, convention: NormConvention, };
+
+export type LoadMeasure = { loadMs: number, 
+/**
+ * Bytes of the process in memory once it is loaded.
+ */
+resident: number, 
+/**
+ * Of these, bytes the load copied or computed; the rest lies in the files. `None` where the system does not tell.
+ */
+copied: number | null, };
+
+export type InspectReport = { name: string, folder: string, family: string, layers: number, parameters: number, headParameters: number, contextSize: number, vocabSize: number, quantisation: Array<ModuleQuant>, head: HeadInfo, memory: MemoryUse, norms: Array<NormStorage>, 
+/**
+ * When it was asked for.
+ */
+load: LoadMeasure | null, 
 /**
  * Harmless leftovers and other remarks, a sentence each.
  */

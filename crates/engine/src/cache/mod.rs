@@ -22,6 +22,8 @@ pub struct Seen {
     pub values: Tensor,
     /// Absolute position of row 0.
     pub first_position: usize,
+    /// Rows before this one never were.
+    pub origin: usize,
 }
 
 /// Keys and values of one layer: rows `first..first + used` in order, in a buffer that grows by doubling.
@@ -32,6 +34,7 @@ pub struct LayerCache {
     buffers: Option<(Tensor, Tensor)>,
     first: usize,
     used: usize,
+    origin: usize,
 }
 
 /// Smallest buffer, and what a sliding layer lets pile up before it moves its rows to the front.
@@ -40,7 +43,7 @@ const STEP: usize = 256;
 impl LayerCache {
     /// `width` = kv_heads * head_dim.
     pub fn new(kind: CacheKind, width: usize) -> Self {
-        Self { kind, width, buffers: None, first: 0, used: 0 }
+        Self { kind, width, buffers: None, first: 0, used: 0, origin: 0 }
     }
 
     /// Rows seen so far, kept or not.
@@ -74,12 +77,13 @@ impl LayerCache {
             keys: k.narrow(0, 0, self.used)?,
             values: v.narrow(0, 0, self.used)?,
             first_position: self.first,
+            origin: self.origin,
         })
     }
 
     fn make_room(&mut self, rows: usize) -> Result<()> {
         if let CacheKind::Sliding { window, slack } = self.kind {
-            let keep = window + slack;
+            let keep = window.saturating_add(slack);
             // Moving a little at every row would cost more than the memory of a step is worth.
             if self.used >= keep + STEP {
                 self.move_to_front(self.used - keep)?;
@@ -90,9 +94,11 @@ impl LayerCache {
         }
         let capacity = match self.kind {
             CacheKind::Full => (self.used + rows).max(2 * self.capacity()).next_multiple_of(STEP),
-            // Bounded: what is kept, what may pile up, and the new rows.
+            // Bounded: what is kept, what may pile up, and the new rows. A window can be as long as a configuration says, so
+            // it is grown into.
             CacheKind::Sliding { window, slack } => {
-                (window + slack + STEP + rows).max(self.used + rows)
+                let bound = window.saturating_add(slack + STEP + rows);
+                (2 * self.capacity()).max(STEP).min(bound).max(self.used + rows)
             }
         };
         let fresh = || Tensor::zeros((capacity, self.width), DType::F32, &Device::Cpu);
@@ -120,6 +126,19 @@ impl LayerCache {
         Ok(())
     }
 
+    /// Goes on at row `len`, as if the rows before had never been: for a layer that would not look at them again.
+    pub fn skip_to(&mut self, len: usize) {
+        (self.first, self.used, self.origin) = (len, 0, len);
+    }
+
+    /// The newest rows a query looks at; `None` = all.
+    pub fn window(&self) -> Option<usize> {
+        match self.kind {
+            CacheKind::Full => None,
+            CacheKind::Sliding { window, .. } => Some(window),
+        }
+    }
+
     /// Whether the cache can be as if only `len` rows had been seen: nothing a later query would look at is gone.
     pub fn can_rewind(&self, len: usize) -> bool {
         let oldest = match self.kind {
@@ -134,8 +153,7 @@ impl LayerCache {
         if self.can_rewind(len) {
             self.used = len - self.first;
         } else {
-            self.first = 0;
-            self.used = 0;
+            (self.first, self.used, self.origin) = (0, 0, 0);
         }
     }
 }
@@ -168,8 +186,22 @@ impl Cache {
         self.layers.iter().all(|layer| layer.can_rewind(len))
     }
 
+    /// See [`LayerCache::skip_to`].
+    pub fn skip_to(&mut self, len: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.skip_to(len));
+    }
+
+    /// The newest rows any layer looks at; `None` = all.
+    pub fn window(&self) -> Option<usize> {
+        self.layers.iter().map(LayerCache::window).try_fold(1, |most, w| Some(w?.max(most)))
+    }
+
     /// All layers back to `len`, or, where one of them cannot, all to 0. Returns the new length.
     pub fn rewind(&mut self, len: usize) -> usize {
+        // Also of rows that were skipped, of which nothing could be brought back.
+        if len == self.len() {
+            return len;
+        }
         let len = if self.can_rewind(len) { len } else { 0 };
         for layer in &mut self.layers {
             layer.rewind(len);

@@ -1,5 +1,6 @@
 //! A GGUF file (read by candle's `gguf_file`) to a checkpoint folder, with an MTP head put beside it.
 
+use super::Written;
 use super::repack::{Repacked, block, repack, unpermute};
 use crate::text::GgufTokenizer;
 use crate::weights::{Checkpoint, map_file};
@@ -10,16 +11,6 @@ use serde_json::{Map, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-
-/// What a conversion wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    pub tensors: usize,
-    pub bytes: u64,
-    /// Bytes by storage, e.g. "4-bit g32".
-    pub by_storage: BTreeMap<String, u64>,
-    pub head: bool,
-}
 
 /// GGUF name -> our name, without the layer's prefix.
 const LAYER_NAMES: &[(&str, &str)] = &[
@@ -258,7 +249,13 @@ pub fn convert_gguf(
     write_config(target, config, head)?;
     // Reading the result back is the last check: every name, shape and size fits.
     let n_bytes = Checkpoint::open(target)?.n_bytes;
-    Ok(Written { tensors: tensors.len(), bytes: n_bytes, by_storage, head: head.is_some() })
+    Ok(Written {
+        tensors: tensors.len(),
+        bytes: n_bytes,
+        by_storage,
+        head: head.is_some(),
+        notes: Vec::new(),
+    })
 }
 
 fn config(

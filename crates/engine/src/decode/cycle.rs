@@ -8,10 +8,13 @@
 //! Invariant after every cycle: level j has at most `tokens.len() - 1 - j` rows, all made of committed tokens and trunk
 //! hidden states.
 
+#[cfg(test)]
+mod tests;
+
 use super::rows::Rows;
 use super::{Draft, MAX_DEPTH, Rule, SamplerSettings, Verdict, judge};
 use crate::cache::Cache;
-use crate::models::{HeadFeed, Model, MtpHead};
+use crate::models::{HeadFeed, MAX_TAKEN_BACK, Model, MtpHead};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
 use std::sync::Arc;
@@ -51,6 +54,21 @@ struct HeadState {
     caches: Vec<Cache>,
     /// `feeds[j]`: what level j reads; [0] the trunk's hidden states, then the outputs of the level before.
     feeds: Vec<Rows>,
+    /// Per level, the first row of the prompt it is fed.
+    starts: Vec<usize>,
+}
+
+impl HeadState {
+    /// For a prompt of `end` tokens: a level of sliding layers is primed only as far back as its outputs can still matter, here
+    /// and in the levels after it; rows that may be taken back included.
+    fn set_starts(&mut self, end: usize) {
+        let windows: Vec<_> = self.caches.iter().map(Cache::window).collect();
+        let mut reach = windows.iter().flatten().max().map(|most| most + MAX_TAKEN_BACK);
+        for (start, window) in self.starts.iter_mut().zip(&windows).rev() {
+            reach = reach.zip(*window).map(|(reach, window)| reach + window - 1);
+            *start = reach.map_or(0, |reach| end.saturating_sub(reach));
+        }
+    }
 }
 
 /// One running text: committed tokens with the caches that belong to them.
@@ -68,6 +86,7 @@ impl Sequence {
         let head = model.head.as_ref().map(|head| HeadState {
             caches: (0..head.levels()).map(|level| head.new_cache(level)).collect(),
             feeds: (0..head.levels()).map(|_| Rows::default()).collect(),
+            starts: vec![0; head.levels()],
         });
         Self { model, tokens: Vec::new(), trunk, head, rng: fastrand::Rng::new() }
     }
@@ -124,6 +143,9 @@ impl Sequence {
         self.rewind_all(if possible { kept } else { 0 });
         self.tokens.clear();
         self.tokens.extend_from_slice(prompt);
+        if let Some(head) = &mut self.head {
+            head.set_starts(prompt.len());
+        }
         Ok(self.trunk.len())
     }
 
@@ -356,9 +378,13 @@ fn feed_level(
     tokens: &[u32],
     held: usize,
 ) -> Result<Option<Tensor>> {
-    let first = state.caches[level].len();
     let end =
         tokens.len().saturating_sub(1 + level).min(state.feeds[level].end()).saturating_sub(held);
+    let start = state.starts[level].min(end);
+    if state.caches[level].len() < start {
+        state.caches[level].skip_to(start);
+    }
+    let first = state.caches[level].len();
     if first >= end {
         return Ok(None);
     }

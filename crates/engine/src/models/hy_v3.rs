@@ -7,26 +7,24 @@
 //! head:   x = eh_proj [ enorm(embed(t_{i+1})) ; hnorm(h_i) ];  g = final_layernorm(block(x));  logits = lm_head(g)
 //! ```
 
+mod config;
+mod layout;
 #[cfg(test)]
 mod tests;
 
+use self::config::Config;
+pub(super) use self::layout::LAYOUT;
 use super::parts::{
-    Module, check_attention, check_donor, check_routing, embed_and_hidden, found_head, in_head,
-    kv_bytes, layer_cache, layer_modules, module, no_head, norm_module, read_config, tally,
-    trunk_modules, unsupported,
+    Module, check_donor, check_routing, check_trunk_layer, embed_and_hidden, found_head, in_head,
+    kv_bytes, layer_cache, layer_modules, lm_head, module, must_be_there, no_head, norm_module,
+    open_donor, tally, trunk_modules,
 };
-use super::{
-    HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring, open_donor,
-};
+use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
-use crate::nn::{
-    Attention, AttentionSpec, Embedding, Ffn, Linear, Moe, Norm, Rope, RopeSpec, Router, Score,
-};
+use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Rope, Router, Score};
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
-use serde::Deserialize;
-use serde_json::Value;
 
 /// The head was trained on the normed state: vLLM, SGLang, llama.cpp and transformers feed it so, and MTPLX measured 77 %
 /// agreement on the release against 39 % (`reference/hy_v3.md` 4.1). The fixture's test pins it.
@@ -52,84 +50,6 @@ const NAMES: &[(&str, &str)] = &[
 const HEAD_PARTS: [&str; 4] =
     ["enorm.weight", "hnorm.weight", "eh_proj.weight", "final_layernorm.weight"];
 
-#[derive(Debug, Deserialize)]
-struct Config {
-    hidden_size: usize,
-    intermediate_size: usize,
-    moe_intermediate_size: Option<usize>,
-    expert_hidden_dim: Option<usize>,
-    num_hidden_layers: usize,
-    first_k_dense_replace: Option<usize>,
-    mlp_layer_types: Option<Vec<String>>,
-    num_attention_heads: usize,
-    num_key_value_heads: usize,
-    head_dim: usize,
-    qk_norm: Option<bool>,
-    num_experts_per_tok: usize,
-    num_shared_experts: Option<usize>,
-    moe_router_use_sigmoid: Option<bool>,
-    moe_router_enable_expert_bias: Option<bool>,
-    route_norm: Option<bool>,
-    router_scaling_factor: Option<f64>,
-    vocab_size: usize,
-    max_position_embeddings: usize,
-    rms_norm_eps: Option<f64>,
-    rope_theta: Option<f64>,
-    rope_parameters: Option<Value>,
-    tie_word_embeddings: Option<bool>,
-    hidden_act: Option<String>,
-    num_nextn_predict_layers: Option<usize>,
-}
-
-impl Config {
-    fn read(checkpoint: &Checkpoint) -> Result<Self> {
-        let c: Self = read_config(checkpoint)?;
-        check_attention(&c.attention(), &c.rope()?)?;
-        if let Some(act) = c.hidden_act.as_deref().filter(|act| *act != "silu") {
-            return Err(unsupported("hidden_act", act));
-        }
-        Ok(c)
-    }
-
-    fn eps(&self) -> f32 {
-        self.rms_norm_eps.unwrap_or(1e-5) as f32
-    }
-
-    fn expert_width(&self) -> Result<usize> {
-        match (self.moe_intermediate_size, self.expert_hidden_dim) {
-            (Some(a), Some(b)) if a != b => Err(unsupported("expert_hidden_dim", b)),
-            (a, b) => a.or(b).ok_or_else(|| unsupported("moe_intermediate_size", "missing")),
-        }
-    }
-
-    /// The nextn layer always is; its number is not below `num_hidden_layers`.
-    fn is_moe(&self, layer: usize) -> bool {
-        let listed = self.mlp_layer_types.as_ref().filter(|_| layer < self.num_hidden_layers);
-        let dense = self.first_k_dense_replace.unwrap_or(1).min(self.num_hidden_layers);
-        listed.and_then(|types| types.get(layer)).map_or(layer >= dense, |kind| kind == "sparse")
-    }
-
-    fn attention(&self) -> AttentionSpec {
-        AttentionSpec {
-            n_heads: self.num_attention_heads,
-            n_kv_heads: self.num_key_value_heads,
-            head_dim: self.head_dim,
-            window: None,
-        }
-    }
-
-    fn rope(&self) -> Result<RopeSpec> {
-        let of = |key: &str| self.rope_parameters.as_ref().and_then(|table| table.get(key));
-        if let Some(kind) = of("rope_type").and_then(Value::as_str).filter(|k| *k != "default") {
-            return Err(unsupported("rope_type", kind));
-        }
-        let theta = of("rope_theta").and_then(Value::as_f64).or(self.rope_theta);
-        let theta = theta.ok_or_else(|| unsupported("rope_theta", "missing"))?;
-        let (width, context) = (self.head_dim, self.max_position_embeddings);
-        Ok(RopeSpec { theta, width, scaling: None, context })
-    }
-}
-
 struct Block {
     input_layernorm: Norm,
     self_attn: Attention,
@@ -141,7 +61,8 @@ fn moe(w: &Weights<'_>, c: &Config) -> Result<Moe> {
     let (h, width) = (c.hidden_size, c.expert_width()?);
     // Counted, not configured: a pruned trunk has fewer experts than the head it carries (`reference/hy_v3.md` 4.7).
     let n_experts = w.n_rows("router.gate")?;
-    check_routing(c.num_experts_per_tok, n_experts)?;
+    let gate = w.linear("router.gate", n_experts, h)?;
+    check_routing("num_experts_per_tok", c.num_experts_per_tok, n_experts)?;
     let n_shared = c.num_shared_experts.unwrap_or(1);
     let shared = || w.at("shared_mlp").mlp(n_shared * width, h, None);
     let biased = c.moe_router_enable_expert_bias.unwrap_or(true);
@@ -149,7 +70,7 @@ fn moe(w: &Weights<'_>, c: &Config) -> Result<Moe> {
     let softmax = c.moe_router_use_sigmoid == Some(false);
     Ok(Moe {
         router: Router {
-            gate: w.linear("router.gate", n_experts, h)?,
+            gate,
             selection_bias: biased.then(bias).transpose()?,
             score: if softmax { Score::Softmax } else { Score::Sigmoid },
             n_experts_per_token: c.num_experts_per_tok,
@@ -169,7 +90,7 @@ impl Block {
             input_layernorm: w.norm("input_layernorm", h, eps)?,
             self_attn: w.at("self_attn").attention(c.attention(), h, rope.clone(), norms)?,
             post_attention_layernorm: w.norm("post_attention_layernorm", h, eps)?,
-            ffn: if c.is_moe(layer) {
+            ffn: if c.is_moe(layer)? {
                 Ffn::Moe(moe(&m, c)?)
             } else {
                 Ffn::Dense(m.mlp(c.intermediate_size, h, None)?)
@@ -267,6 +188,20 @@ impl MtpHead for NextnHead {
 }
 
 impl NextnHead {
+    fn load(w: &Weights<'_>, c: &Config, trunk: &Hy3Trunk, wiring: Wiring) -> Result<Self> {
+        let (h, eps) = (c.hidden_size, c.eps());
+        Ok(Self {
+            embed_tokens: trunk.embed_tokens.clone(),
+            enorm: w.norm("enorm", h, eps)?,
+            hnorm: w.norm("hnorm", h, eps)?,
+            eh_proj: w.linear("eh_proj", h, 2 * h)?,
+            layer: Block::load(w, c, c.num_hidden_layers, &Rope::new(c.rope()?))?,
+            final_layernorm: w.norm("final_layernorm", h, eps)?,
+            lm_head: trunk.lm_head.clone(),
+            wiring,
+        })
+    }
+
     fn modules(&self) -> Vec<Module> {
         let norms = [&self.enorm, &self.hnorm, &self.final_layernorm].map(norm_module);
         let eh_proj = module("eh_proj", &self.eh_proj);
@@ -283,24 +218,16 @@ fn load_head(
 ) -> Result<(Option<NextnHead>, HeadStatus)> {
     let places = [w.at("mtp"), w.at("model.layers").at(c.num_hidden_layers)];
     let Some(w) = places.into_iter().find(|place| !place.is_empty()) else {
-        return Ok((None, no_head(c.num_nextn_predict_layers.unwrap_or(0) > 0)));
+        // One layer, however many are promised.
+        let promised = c.num_nextn_predict_layers.unwrap_or(0).min(1);
+        return Ok((None, no_head(promised, c.num_hidden_layers)));
     };
     let missing = w.missing(&HEAD_PARTS);
     if !missing.is_empty() {
         return Err(EngineError::HeadIncomplete { missing });
     }
-    let (h, eps) = (c.hidden_size, c.eps());
-    check_donor(trunk.shape, h, c.vocab_size)?;
-    let head = NextnHead {
-        embed_tokens: trunk.embed_tokens.clone(),
-        enorm: w.norm("enorm", h, eps)?,
-        hnorm: w.norm("hnorm", h, eps)?,
-        eh_proj: w.linear("eh_proj", h, 2 * h)?,
-        layer: Block::load(&w, c, c.num_hidden_layers, &Rope::new(c.rope()?)).map_err(in_head)?,
-        final_layernorm: w.norm("final_layernorm", h, eps)?,
-        lm_head: trunk.lm_head.clone(),
-        wiring,
-    };
+    check_donor(trunk.shape, c.hidden_size, c.vocab_size)?;
+    let head = NextnHead::load(&w, c, trunk, wiring).map_err(in_head)?;
     Ok((Some(head), found_head(&w)))
 }
 
@@ -309,10 +236,13 @@ fn load_trunk(w: &Weights<'_>, c: &Config) -> Result<Hy3Trunk> {
     let rope = Rope::new(c.rope()?);
     let embed_tokens = Embedding::new(m.matrix("embed_tokens", vocab, h)?);
     let layers = (0..c.num_hidden_layers)
-        .map(|i| Block::load(&m.at("layers").at(i), c, i, &rope))
+        .map(|i| {
+            let w = m.at("layers").at(i);
+            check_trunk_layer(&w, i, c.num_hidden_layers)?;
+            Block::load(&w, c, i, &rope)
+        })
         .collect::<Result<Vec<_>>>()?;
-    let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
-    let lm_head = if tied { embed_tokens.as_linear() } else { w.linear("lm_head", vocab, h)? };
+    let lm_head = lm_head(w, &embed_tokens, c.tie_word_embeddings, (vocab, h))?;
     let context = c.max_position_embeddings;
     let shape = TrunkShape { n_layers: layers.len(), hidden: h, vocab, context };
     Ok(Hy3Trunk { shape, embed_tokens, layers, norm: m.norm("norm", h, c.eps())?, lm_head })
@@ -328,9 +258,14 @@ pub(super) fn load(
     let (head, head_status) = match options.head {
         None => load_head(&w, &c, &trunk, options.wiring)?,
         Some(folder) => {
-            let donor = open_donor(checkpoint, folder)?;
+            let donor = open_donor(folder, "hy_v3")?;
             let w = Weights::root(&donor).renamed(NAMES, None)?;
-            load_head(&w, &Config::read(&donor)?, &trunk, options.wiring)?
+            // The trunk says how far a text goes.
+            let c =
+                Config { max_position_embeddings: trunk.shape.context, ..Config::read(&donor)? };
+            let head = load_head(&w, &c, &trunk, options.wiring)?;
+            w.refuse_biases()?;
+            must_be_there(head, c.num_hidden_layers)?
         }
     };
     let kv_layers = trunk.layers.iter().chain(head.iter().map(|head| &head.layer));

@@ -9,13 +9,12 @@
 //! ```
 
 use super::parts::{
-    HEAD_DIMS, check_donor, in_head, kv_bytes, module, no_head, norm_module, tally, unsupported,
+    HEAD_DIMS, check_donor, check_trunk_layer, in_head, kv_bytes, lm_head, module, must_be_there,
+    no_head, norm_module, open_donor, read_config, rope_scaling, tally, unsupported,
 };
-use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, open_donor};
+use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
 use crate::cache::{Cache, CacheKind, LayerCache};
-use crate::nn::{
-    Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
-};
+use crate::nn::{Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeSpec};
 use crate::weights::{Checkpoint, Shard, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -57,12 +56,7 @@ struct Config {
 
 impl Config {
     fn read(checkpoint: &Checkpoint) -> Result<Self> {
-        let config: Self = serde_json::from_value(checkpoint.config.clone()).map_err(|e| {
-            EngineError::Corrupt {
-                file: checkpoint.folder.join("config.json"),
-                why: format!("a setting is missing or of the wrong kind ({e})"),
-            }
-        })?;
+        let config: Self = read_config(checkpoint)?;
         let act = config.hidden_act.as_deref().unwrap_or("silu");
         if act != "silu" {
             return Err(unsupported("hidden_act", act));
@@ -78,7 +72,6 @@ impl Config {
             return Err(unsupported("num_key_value_heads", heads.1));
         }
         let in_range = [
-            ("num_hidden_layers", config.num_hidden_layers as f64, config.num_hidden_layers > 0),
             (
                 "head_dim",
                 config.head_dim() as f64,
@@ -89,7 +82,6 @@ impl Config {
                 config.context() as f64,
                 (1..=super::MAX_CONTEXT).contains(&config.context()),
             ),
-            ("rms_norm_eps", f64::from(config.eps()), config.eps() >= 0.0),
             ("sliding_window", 0.0, config.attention().window != Some(0)),
         ];
         match in_range.iter().find(|(_, _, fits)| !fits) {
@@ -128,32 +120,11 @@ impl Config {
     fn rope(&self) -> Result<RopeSpec> {
         let table =
             self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).filter(|v| v.is_object());
-        let number = |key: &str| table.and_then(|t| t.get(key)).and_then(Value::as_f64);
-        let need = |key: &str| {
-            number(key).ok_or_else(|| unsupported(&format!("rope_scaling.{key}"), "missing"))
-        };
-        let kind = table
-            .and_then(|t| t.get("rope_type").or(t.get("type")))
-            .and_then(Value::as_str)
-            .unwrap_or("default");
-        let scaling = match kind {
-            "default" => None,
-            "linear" => Some(RopeScaling::Linear { factor: need("factor")? }),
-            "llama3" => Some(RopeScaling::Llama3 {
-                factor: need("factor")?,
-                low: need("low_freq_factor")?,
-                high: need("high_freq_factor")?,
-                original_context: need("original_max_position_embeddings")?,
-            }),
-            other => return Err(unsupported("rope_type", other)),
-        };
-        let theta = number("rope_theta").or(self.rope_theta).unwrap_or(10_000.0);
-        for (key, value) in
-            [("rope_theta", theta), ("rope_scaling.factor", number("factor").unwrap_or(1.0))]
-        {
-            if !value.is_finite() || value <= 0.0 {
-                return Err(unsupported(key, value));
-            }
+        let scaling = rope_scaling(table)?;
+        let theta = table.and_then(|table| table.get("rope_theta")).and_then(Value::as_f64);
+        let theta = theta.or(self.rope_theta).unwrap_or(10_000.0);
+        if !theta.is_finite() || theta <= 0.0 {
+            return Err(unsupported("rope_theta", theta));
         }
         Ok(RopeSpec { theta, width: self.head_dim(), scaling, context: self.context() })
     }
@@ -361,7 +332,8 @@ fn load_head(
     let w = w.at("model.layers").at(c.num_hidden_layers);
     let missing = w.missing(&HEAD_PARTS);
     if missing.len() == HEAD_PARTS.len() {
-        return Ok((None, no_head(c.num_nextn_predict_layers.unwrap_or(0) > 0)));
+        let promised = c.num_nextn_predict_layers.unwrap_or(0).min(1);
+        return Ok((None, no_head(promised, c.num_hidden_layers)));
     }
     if !missing.is_empty() {
         return Err(EngineError::HeadIncomplete { missing });
@@ -375,7 +347,7 @@ fn load_head(
         embed_tokens: embed_tokens.clone(),
         enorm: w.norm("enorm", h, eps)?,
         hnorm: w.norm("hnorm", h, eps)?,
-        eh_proj: w.linear("eh_proj", h, 2 * h)?,
+        eh_proj: w.linear("eh_proj", h, 2 * h).map_err(in_head)?,
         layer,
         shared_head_norm: w.norm("shared_head.norm", h, eps)?,
         lm_head: lm_head.clone(),
@@ -398,15 +370,14 @@ pub(super) fn load(
     let m = w.at("model");
     let embed_tokens = Embedding::new(m.matrix("embed_tokens", c.vocab_size, c.hidden_size)?);
     let layers = (0..c.num_hidden_layers)
-        .map(|i| Block::load(&m.at("layers").at(i), &c, &rope))
+        .map(|i| {
+            let w = m.at("layers").at(i);
+            check_trunk_layer(&w, i, c.num_hidden_layers)?;
+            Block::load(&w, &c, &rope)
+        })
         .collect::<Result<Vec<_>>>()?;
-    // A tied flag that is absent means what the tensors say.
-    let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
-    let lm_head = if tied {
-        embed_tokens.as_linear()
-    } else {
-        w.linear("lm_head", c.vocab_size, c.hidden_size)?
-    };
+    let sizes = (c.vocab_size, c.hidden_size);
+    let lm_head = lm_head(w, &embed_tokens, c.tie_word_embeddings, sizes)?;
     let shape = TrunkShape {
         n_layers: layers.len(),
         hidden: c.hidden_size,
@@ -417,10 +388,14 @@ pub(super) fn load(
     let (head, head_status) = match options.head {
         None => load_head(w, checkpoint, &c, &rope, of_trunk, options)?,
         Some(folder) => {
-            let donor = open_donor(checkpoint, folder)?;
-            let c = Config::read(&donor)?;
+            let donor = open_donor(folder, &c.model_type)?;
+            // The trunk says how far a text goes.
+            let reach = Some(shape.context);
+            let c = Config { max_position_embeddings: reach, ..Config::read(&donor)? };
             let (w, rope) = (Weights::root(&donor), Rope::new(c.rope()?));
-            load_head(&w, &donor, &c, &rope, of_trunk, options)?
+            let head = load_head(&w, &donor, &c, &rope, of_trunk, options)?;
+            w.refuse_biases()?;
+            must_be_there(head, c.num_hidden_layers)?
         }
     };
     let norm = m.norm("norm", c.hidden_size, c.eps())?;
@@ -428,7 +403,7 @@ pub(super) fn load(
     let mut trunk_modules = vec![module("embedding", &embed_tokens.as_linear())];
     trunk_modules.extend(layers.iter().flat_map(Block::modules));
     trunk_modules.push(norm_module(&norm));
-    if !tied {
+    if !std::ptr::eq(embed_tokens.weight(), lm_head.weight()) {
         trunk_modules.push(module("lm_head", &lm_head));
     }
     let head_modules = head.iter().flat_map(|head| {

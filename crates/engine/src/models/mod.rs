@@ -7,10 +7,13 @@
 //! Does not: sample, draft, loop, print or measure.
 
 mod hy_v3;
+mod layout;
 mod llama;
 mod parts;
 mod step3p5;
 
+pub(crate) use self::layout::Layout;
+pub use self::layout::{NormConvention, norm_conventions};
 use crate::cache::Cache;
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
@@ -155,13 +158,13 @@ pub enum Wiring {
 
 type Load = fn(&Checkpoint, &Weights<'_>, LoadOptions<'_>) -> Result<Model>;
 
-/// `model_type` -> loader.
-const FAMILIES: &[(&str, Load)] = &[
-    ("llama", llama::load),
-    ("qwen2", llama::load),
-    ("qwen3", llama::load),
-    ("hy_v3", hy_v3::load),
-    ("step3p5", step3p5::load),
+/// `model_type` -> loader, and how its tensors are written.
+const FAMILIES: &[(&str, Load, Layout)] = &[
+    ("llama", llama::load, Layout::AS_PUBLISHED),
+    ("qwen2", llama::load, Layout::AS_PUBLISHED),
+    ("qwen3", llama::load, Layout::AS_PUBLISHED),
+    ("hy_v3", hy_v3::load, hy_v3::LAYOUT),
+    ("step3p5", step3p5::load, step3p5::LAYOUT),
 ];
 
 /// Every family's head joins embedding and hidden state with a matrix of this name.
@@ -174,22 +177,15 @@ pub fn has_head(folder: &Path) -> Result<bool> {
     Ok(checkpoint.names().any(|name| name.ends_with(HEAD_MARK)))
 }
 
-/// Opens the folder whose head is put on `trunk`; a head of another family has other parts and cannot fit.
-fn open_donor(trunk: &Checkpoint, folder: &Path) -> Result<Checkpoint> {
-    let donor = Checkpoint::open_head(folder)?;
-    let type_of = |checkpoint: &Checkpoint| {
-        let text = checkpoint.config.get("model_type").and_then(serde_json::Value::as_str);
-        text.unwrap_or_default().to_owned()
-    };
-    let (head, trunk) = (type_of(&donor), type_of(trunk));
-    let loader = |model_type: &str| FAMILIES.iter().find(|(name, _)| *name == model_type);
-    // A type nobody here knows may be a head published by itself: its shapes decide.
-    match (loader(&head), loader(&trunk)) {
-        (Some((_, a)), Some((_, b))) if !std::ptr::fn_addr_eq(*a, *b) => {
-            Err(EngineError::HeadMismatch { key: "model_type", head, trunk })
-        }
-        _ => Ok(donor),
-    }
+fn family(checkpoint: &Checkpoint) -> Result<&'static (&'static str, Load, Layout)> {
+    let model_type =
+        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
+    let family = FAMILIES.iter().find(|(name, ..)| *name == model_type);
+    family.ok_or_else(|| EngineError::UnsupportedModel { model_type: model_type.to_owned() })
+}
+
+pub(crate) fn layout(checkpoint: &Checkpoint) -> Result<&'static Layout> {
+    Ok(&family(checkpoint)?.2)
 }
 
 /// Loads a checkpoint folder. Refuses when a trunk tensor is missing; lists what nothing asked for.
@@ -199,17 +195,10 @@ pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
 }
 
 pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Model> {
-    let model_type =
-        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
-    let Some((_, load)) = FAMILIES.iter().find(|(name, _)| *name == model_type) else {
-        return Err(EngineError::UnsupportedModel { model_type: model_type.to_owned() });
-    };
+    let load = family(checkpoint)?.1;
     let weights = Weights::root(checkpoint);
     let mut model = load(checkpoint, &weights, options)?;
-    // Who names a folder wants its head: a model without one in its place would be something else than was asked for.
-    if let (Some(folder), None) = (options.head, &model.head) {
-        return Err(EngineError::HeadMissing { folder: folder.to_owned() });
-    }
+    weights.refuse_biases()?;
     model.leftovers = weights.leftovers();
     Ok(model)
 }

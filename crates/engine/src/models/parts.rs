@@ -11,19 +11,60 @@ use candle_core::Tensor;
 use foretoken_kernels::Weight;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::path::Path;
 
 pub(super) fn unsupported(key: &str, value: impl std::fmt::Display) -> EngineError {
     EngineError::UnsupportedConfig { key: key.to_owned(), value: value.to_string() }
 }
 
-/// The family's settings; a model without layers is none.
+/// Settings that count something a model must have. Sizes are products of two of them, which must not overflow.
+const COUNTS: [&str; 12] = [
+    "hidden_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "expert_hidden_dim",
+    "share_expert_dim",
+    "share_expert_dims",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_attention_groups",
+    "num_key_value_heads",
+    "num_shared_experts",
+    "vocab_size",
+];
+/// More than any model has of anything.
+const MOST: usize = 1 << 24;
+
+/// The family's settings, in sizes a model can have.
 pub(super) fn read_config<C: DeserializeOwned>(checkpoint: &Checkpoint) -> Result<C> {
-    if checkpoint.config.get("num_hidden_layers").and_then(Value::as_u64) == Some(0) {
-        return Err(unsupported("num_hidden_layers", 0));
+    let number = |key: &str| checkpoint.config.get(key).and_then(Value::as_u64);
+    for (key, n) in COUNTS.iter().filter_map(|key| Some((key, number(key)?))) {
+        let least = u64::from(*key != "num_shared_experts");
+        if !(least..=MOST as u64).contains(&n) {
+            return Err(unsupported(key, n));
+        }
     }
-    serde_json::from_value(checkpoint.config.clone()).map_err(|e| EngineError::Corrupt {
-        file: checkpoint.folder.join("config.json"),
-        why: format!("a setting is missing or of the wrong kind ({e})"),
+    let eps = checkpoint.config.get("rms_norm_eps").and_then(Value::as_f64);
+    if let Some(eps) = eps.filter(|eps| *eps < 0.0) {
+        return Err(unsupported("rms_norm_eps", eps));
+    }
+    let read = |config: Value| serde_json::from_value(config).map_err(|e| e.to_string());
+    read(checkpoint.config.clone()).map_err(|e| {
+        // The parser names what is missing, but not what is of the wrong kind: that is the setting whose absence is another
+        // error, or none.
+        let names_it = e.starts_with("missing field");
+        let without = |key: &&String| {
+            if names_it {
+                return false;
+            }
+            let mut rest = checkpoint.config.clone();
+            rest.as_object_mut().map(|settings| settings.remove(*key));
+            read(rest).map_or_else(|other: String| other != e, |_: C| true)
+        };
+        let key = checkpoint.config.as_object().and_then(|settings| settings.keys().find(without));
+        let key = key.map_or_else(String::new, |key| format!("{key}: "));
+        let why = format!("a setting is missing or of the wrong kind ({key}{e})");
+        EngineError::Corrupt { file: checkpoint.folder.join("config.json"), why }
     })
 }
 
@@ -33,29 +74,66 @@ pub(super) const HEAD_DIMS: std::ops::RangeInclusive<usize> = 16..=1024;
 /// What a layer's attention and rotation can be run with.
 pub(super) fn check_attention(spec: &AttentionSpec, rope: &RopeSpec) -> Result<()> {
     let AttentionSpec { n_heads, n_kv_heads, head_dim, window } = *spec;
-    let fits = [
-        ("the number of key-value heads", n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads)),
-        ("head_dim", HEAD_DIMS.contains(&head_dim) && head_dim.is_multiple_of(16)),
-        ("sliding_window", window != Some(0)),
+    let RopeSpec { theta, width, context, .. } = *rope;
+    let shares = n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads);
+    let turns = (1..=head_dim).contains(&width) && width.is_multiple_of(2);
+    let (rows, lengths) = (window.unwrap_or(1), 1..=super::MAX_CONTEXT);
+    for (key, value, fits) in [
+        ("num_attention_heads", n_heads.to_string(), (1..=MOST).contains(&n_heads)),
+        ("the number of key-value heads", format!("{n_kv_heads} for {n_heads}"), shares),
         (
-            "the rotated width",
-            rope.width > 0 && rope.width <= head_dim && rope.width.is_multiple_of(2),
+            "head_dim",
+            head_dim.to_string(),
+            HEAD_DIMS.contains(&head_dim) && head_dim.is_multiple_of(16),
         ),
-        ("rope_theta", rope.theta.is_finite() && rope.theta > 0.0),
-        ("max_position_embeddings", (1..=super::MAX_CONTEXT).contains(&rope.context)),
-    ];
-    match fits.iter().find(|(_, fits)| !fits) {
-        Some((key, _)) => Err(unsupported(key, format!("{spec:?}, {rope:?}"))),
-        None => Ok(()),
+        ("sliding_window", rows.to_string(), lengths.contains(&rows)),
+        ("the rotated width", format!("{width} of {head_dim}"), turns),
+        ("rope_theta", theta.to_string(), theta.is_finite() && theta > 0.0),
+        ("max_position_embeddings", context.to_string(), lengths.contains(&context)),
+    ] {
+        if !fits {
+            return Err(unsupported(key, value));
+        }
     }
+    Ok(())
 }
 
 /// A router's choice must exist.
-pub(super) fn check_routing(n_experts_per_token: usize, n_experts: usize) -> Result<()> {
-    if (1..=n_experts).contains(&n_experts_per_token) {
+pub(super) fn check_routing(key: &str, n_per_token: usize, n_experts: usize) -> Result<()> {
+    if (1..=n_experts).contains(&n_per_token) {
         return Ok(());
     }
-    Err(unsupported("the number of experts per token", n_experts_per_token))
+    Err(unsupported(key, format!("{n_per_token} of {n_experts} experts")))
+}
+
+/// A list by layer must reach to the end of the trunk: what it leaves out is not for us to guess.
+pub(super) fn check_list(key: &str, len: usize, n_layers: usize) -> Result<()> {
+    if len >= n_layers {
+        return Ok(());
+    }
+    Err(unsupported(key, format!("{len} entries for {n_layers} layers")))
+}
+
+/// A trunk layer with a head's tensors: the configuration counts the head's layers as the trunk's.
+pub(super) fn check_trunk_layer(w: &Weights<'_>, layer: usize, n_layers: usize) -> Result<()> {
+    if !w.has("eh_proj.weight") {
+        return Ok(());
+    }
+    Err(unsupported("num_hidden_layers", format!("{n_layers}, but layer {layer} is an MTP layer,")))
+}
+
+/// `lm_head`, when the checkpoint has one: the flag tells what to do without. A model that was tied in earnest has none or
+/// the embedding once more, so one that differs was trained by itself, and the flag is what is wrong.
+pub(super) fn lm_head(
+    w: &Weights<'_>,
+    embed_tokens: &Embedding,
+    tied: Option<bool>,
+    (vocab, hidden): (usize, usize),
+) -> Result<Linear> {
+    if tied.unwrap_or(true) && !w.has("lm_head.weight") {
+        return Ok(embed_tokens.as_linear());
+    }
+    w.linear("lm_head", vocab, hidden)
 }
 
 /// What `eh_proj` reads: the embedding first, in every family known.
@@ -70,10 +148,16 @@ pub(super) fn rope_scaling(table: Option<&Value>) -> Result<Option<RopeScaling>>
     let Some(table) = table.filter(|table| table.is_object()) else { return Ok(None) };
     let need = |key: &str| {
         let number = table.get(key).and_then(Value::as_f64);
-        number.ok_or_else(|| unsupported(&format!("rope_scaling.{key}"), "missing"))
+        let number =
+            number.ok_or_else(|| unsupported(&format!("rope_scaling.{key}"), "missing"))?;
+        if number > 0.0 {
+            return Ok(number);
+        }
+        Err(unsupported(&format!("rope_scaling.{key}"), number))
     };
-    let kind = table.get("rope_type").or(table.get("type")).and_then(Value::as_str);
-    Ok(match kind.unwrap_or("default") {
+    let kind = table.get("rope_type").or(table.get("type")).filter(|kind| !kind.is_null());
+    let text = |kind: &Value| kind.as_str().map_or_else(|| kind.to_string(), str::to_owned);
+    Ok(match kind.map_or_else(|| "default".to_owned(), text).as_str() {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: need("factor")? }),
         "llama3" => Some(RopeScaling::Llama3 {
@@ -115,14 +199,18 @@ pub(super) fn kv_bytes(layers: impl IntoIterator<Item = AttentionSpec>) -> u64 {
     growing.map(|spec| (2 * 4 * spec.n_kv_heads * spec.head_dim) as u64).sum()
 }
 
-/// Why a checkpoint has no head, for a person.
-pub(super) fn no_head(promised: bool) -> HeadStatus {
-    let why = if promised {
-        "The configuration promises an MTP head, but this checkpoint does not contain its tensors: the repack lost it."
-    } else {
-        "No MTP head in this checkpoint."
+/// Why a checkpoint has no head and where one is, for a person. `first` = the layer a head would begin at.
+pub(super) fn no_head(promised: usize, first: usize) -> HeadStatus {
+    let why = match promised {
+        0 => "No MTP head in this checkpoint.".to_owned(),
+        n => {
+            let last = if n > 1 { format!(" to {}", first + n - 1) } else { String::new() };
+            format!(
+                "The configuration promises an MTP head, but the repack lost it: the original release has it as model.layers.{first}{last}."
+            )
+        }
     };
-    HeadStatus::Absent { why: why.to_owned() }
+    HeadStatus::Absent { why }
 }
 
 /// The head was found where its `eh_proj` lies.
@@ -131,15 +219,46 @@ pub(super) fn found_head(w: &Weights<'_>) -> HeadStatus {
     HeadStatus::Found { place: file.to_string_lossy().into_owned() }
 }
 
+/// The folder a head is asked for from.
+pub(super) fn open_donor(folder: &Path, family: &str) -> Result<Checkpoint> {
+    let donor = Checkpoint::open_head(folder)?;
+    match donor.config.get("model_type").and_then(Value::as_str) {
+        Some(other) if other != family => Err(mismatch("model_type", other, family)),
+        _ => Ok(donor),
+    }
+}
+
 /// A head from another folder must read and write what this trunk does.
 pub(super) fn check_donor(trunk: TrunkShape, hidden: usize, vocab: usize) -> Result<()> {
-    let sizes = [("hidden_size", hidden, trunk.hidden), ("vocab_size", vocab, trunk.vocab)];
-    match sizes.into_iter().find(|(_, head, trunk)| head != trunk) {
-        Some((key, head, trunk)) => {
-            Err(EngineError::HeadMismatch { key, head: head.to_string(), trunk: trunk.to_string() })
+    for (key, head, trunk) in
+        [("hidden_size", hidden, trunk.hidden), ("vocab_size", vocab, trunk.vocab)]
+    {
+        if head != trunk {
+            return Err(mismatch(key, head, trunk));
         }
-        None => Ok(()),
     }
+    Ok(())
+}
+
+fn mismatch(
+    key: &'static str,
+    head: impl std::fmt::Display,
+    trunk: impl std::fmt::Display,
+) -> EngineError {
+    EngineError::HeadMismatch { key, head: head.to_string(), trunk: trunk.to_string() }
+}
+
+/// Whoever names a folder for its head is told when it has none.
+pub(super) fn must_be_there<H>(
+    (head, status): (Option<H>, HeadStatus),
+    layer: usize,
+) -> Result<(Option<H>, HeadStatus)> {
+    if head.is_some() {
+        return Ok((head, status));
+    }
+    Err(EngineError::HeadIncomplete {
+        missing: vec![format!("model.layers.{layer}.eh_proj.weight")],
+    })
 }
 
 /// A tensor that is missing from a head which is otherwise there.

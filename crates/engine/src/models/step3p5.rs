@@ -10,17 +10,18 @@
 //! ```
 
 mod config;
+mod layout;
 #[cfg(test)]
 mod tests;
 
 use self::config::{Config, LayerSpec};
+pub(super) use self::layout::LAYOUT;
 use super::parts::{
-    Module, Ropes, check_donor, check_routing, embed_and_hidden, found_head, in_head, kv_bytes,
-    layer_cache, layer_modules, module, no_head, norm_module, tally, trunk_modules,
+    Module, Ropes, check_donor, check_routing, check_trunk_layer, embed_and_hidden, found_head,
+    in_head, kv_bytes, layer_cache, layer_modules, lm_head, module, must_be_there, no_head,
+    norm_module, open_donor, tally, trunk_modules,
 };
-use super::{
-    HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring, open_donor,
-};
+use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
 use crate::decode::MAX_DEPTH;
 use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
@@ -66,14 +67,15 @@ const LEVEL_PARTS: [&str; 5] = [
 fn moe(w: &Weights<'_>, c: &Config, (routed, shared): (Option<f32>, Option<f32>)) -> Result<Moe> {
     let (h, m) = (c.hidden_size, w.at("moe"));
     let n_experts = m.n_rows("gate")?;
-    check_routing(c.moe_top_k, n_experts)?;
+    let gate = m.linear("gate", n_experts, h)?;
+    check_routing("moe_top_k", c.moe_top_k, n_experts)?;
     let bias = c.use_moe_router_bias.unwrap_or(true);
     let softmax = c.moe_router_activation.as_deref() == Some("softmax");
     let mut experts = m.experts(n_experts, c.moe_intermediate_size, h)?;
     experts.limit = routed.unwrap_or(f32::INFINITY);
     Ok(Moe {
         router: Router {
-            gate: m.linear("gate", n_experts, h)?,
+            gate,
             selection_bias: bias.then(|| m.vector("router_bias", &[n_experts])).transpose()?,
             score: if softmax { Score::Softmax } else { Score::Sigmoid },
             n_experts_per_token: c.moe_top_k,
@@ -252,7 +254,7 @@ fn load_head(
     let n_found = (0..).take_while(|i| place(*i).is_some()).count();
     let n_levels = if promised > 0 { promised } else { n_found }.min(MAX_DEPTH);
     if (0..n_levels).all(|i| place(i).is_none()) {
-        return Ok((None, no_head(promised > 0)));
+        return Ok((None, no_head(promised.min(MAX_DEPTH), first)));
     }
     let wanted = |i: usize| place(i).unwrap_or_else(|| w.at("model.layers").at(first + i));
     let missing: Vec<String> =
@@ -275,10 +277,13 @@ fn load_trunk(w: &Weights<'_>, c: &Config, ropes: &mut Ropes) -> Result<StepTrun
     let (h, vocab, m) = (c.hidden_size, c.vocab_size, w.at("model"));
     let embed_tokens = Embedding::new(m.matrix("embed_tokens", vocab, h)?);
     let layers = (0..c.num_hidden_layers)
-        .map(|i| Block::load(&m.at("layers").at(i), c, i, ropes))
+        .map(|i| {
+            let w = m.at("layers").at(i);
+            check_trunk_layer(&w, i, c.num_hidden_layers)?;
+            Block::load(&w, c, i, ropes)
+        })
         .collect::<Result<Vec<_>>>()?;
-    let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
-    let lm_head = if tied { embed_tokens.as_linear() } else { w.linear("lm_head", vocab, h)? };
+    let lm_head = lm_head(w, &embed_tokens, c.tie_word_embeddings, (vocab, h))?;
     let shape = TrunkShape { n_layers: layers.len(), hidden: h, vocab, context: c.context() };
     Ok(StepTrunk { shape, embed_tokens, layers, norm: m.norm("norm", h, c.eps())?, lm_head })
 }
@@ -298,10 +303,13 @@ pub(super) fn load(
         }
         None => load_head(&w, &c, &trunk, &mut ropes, wiring)?,
         Some(folder) => {
-            let donor = open_donor(checkpoint, folder)?;
-            let c = Config::read(&donor)?;
+            let donor = open_donor(folder, "step3p5")?;
+            // The trunk says how far a text goes.
+            let c = Config::read(&donor)?.reaching(trunk.shape.context);
             let w = Weights::root(&donor).renamed(NAMES, norms(&c))?;
-            load_head(&w, &c, &trunk, &mut ropes, wiring)?
+            let head = load_head(&w, &c, &trunk, &mut ropes, wiring)?;
+            w.refuse_biases()?;
+            must_be_there(head, c.num_hidden_layers)?
         }
     };
     let levels = || head.iter().flat_map(|head| &head.levels);

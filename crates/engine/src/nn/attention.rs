@@ -49,6 +49,7 @@ impl Attention {
             scale: 1.0 / (head_dim as f32).sqrt(),
             query_position: position,
             key_position: seen.first_position,
+            origin: seen.origin,
             window,
         };
         let mut out = kernels::attend(&q, &seen.keys, &seen.values, spec)?;

@@ -39,6 +39,12 @@ impl Router {
             let wanted = |e: u32| {
                 scores[e as usize] + self.selection_bias.as_ref().map_or(0.0, |b| b[e as usize])
             };
+            // What is not finite must reach the logits, where it is an error: a choice would hide it.
+            if (0..n_experts as u32).any(|e| !wanted(e).is_finite()) {
+                chosen.extend(0..self.n_experts_per_token as u32);
+                weights.extend(std::iter::repeat_n(f32::NAN, self.n_experts_per_token));
+                continue;
+            }
             let mut order: Vec<u32> = (0..n_experts as u32).collect();
             // Of equals, the lower expert.
             order.sort_by(|a, b| wanted(*b).total_cmp(&wanted(*a)));

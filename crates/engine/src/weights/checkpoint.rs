@@ -1,4 +1,4 @@
-use super::map::{Shard, TensorInShard};
+use super::map::{Shard, TensorInShard, other_content};
 use super::quant::QuantTable;
 use crate::{EngineError, Result};
 use foretoken_kernels::Bytes;
@@ -14,6 +14,8 @@ pub struct TensorPlace {
     pub shape: Vec<usize>,
     pub data: Bytes,
     pub file: PathBuf,
+    /// Where `data` begins in the file, in bytes.
+    pub at: u64,
 }
 
 /// All tensors of a checkpoint folder by name, with its `config.json`.
@@ -36,9 +38,12 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(EngineError::Io { path: path.to_owned(), source: e }),
     };
-    let value = serde_json::from_slice(&raw).map_err(|e| EngineError::Corrupt {
+    // An editor's byte order mark is not part of the text.
+    let text = raw.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&raw);
+    let value = serde_json::from_slice(text).map_err(|e| EngineError::Corrupt {
         file: path.to_owned(),
-        why: format!("it is not valid JSON ({e})"),
+        why: other_content(text)
+            .map_or_else(|| format!("it is not valid JSON ({e})"), str::to_owned),
     })?;
     Ok(Some(value))
 }
@@ -78,13 +83,14 @@ impl Checkpoint {
 
     fn add(&mut self, shard: Shard) -> Result<()> {
         self.n_bytes += shard.n_bytes;
-        for (name, TensorInShard { dtype, shape, data }) in shard.tensors {
+        for (name, TensorInShard { dtype, shape, data, at }) in shard.tensors {
             if let Some(first) = self.tensors.get(&name) {
                 let why =
                     format!("it holds {name} again, which {} already has", first.file.display());
                 return Err(EngineError::Corrupt { file: shard.file, why });
             }
-            self.tensors.insert(name, TensorPlace { dtype, shape, data, file: shard.file.clone() });
+            let file = shard.file.clone();
+            self.tensors.insert(name, TensorPlace { dtype, shape, data, file, at });
         }
         Ok(())
     }

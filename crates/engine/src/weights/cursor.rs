@@ -56,13 +56,32 @@ impl<'a> Weights<'a> {
     }
 
     fn take(&self, name: &str) -> Result<&'a TensorPlace> {
-        let path = self.path(name);
         let place = self.get(name).ok_or_else(|| EngineError::MissingTensor {
-            name: path.clone(),
+            name: self.in_file(name),
             folder: self.checkpoint.folder.clone(),
         })?;
-        self.taken.borrow_mut().insert(self.names.published(&path).to_owned());
+        self.taken.borrow_mut().insert(self.names.published(&self.path(name)).to_owned());
         Ok(place)
+    }
+
+    /// A name as the checkpoint has it, for errors; what is missing goes by its nearest relative.
+    fn in_file(&self, name: &str) -> String {
+        let path = self.path(name);
+        if self.has(name) {
+            return self.names.published(&path).to_owned();
+        }
+        let mut above = path.as_str();
+        while let Some((parent, _)) = above.rsplit_once('.') {
+            let relative = self.checkpoint.names().find_map(|published| {
+                let rest = self.names.ours(published).strip_prefix(parent)?;
+                published.strip_suffix(rest).filter(|_| rest.starts_with('.'))
+            });
+            if let Some(published) = relative {
+                return format!("{published}{}", &path[parent.len()..]);
+            }
+            above = parent;
+        }
+        path
     }
 
     fn expect_shape(&self, name: &str, place: &TensorPlace, want: &[usize]) -> Result<()> {
@@ -70,7 +89,7 @@ impl<'a> Weights<'a> {
             return Ok(());
         }
         Err(EngineError::ShapeMismatch {
-            name: self.path(name),
+            name: self.in_file(name),
             want: want.to_vec(),
             got: place.shape.clone(),
         })
@@ -81,11 +100,12 @@ impl<'a> Weights<'a> {
             Dtype::F32 => Ok(FloatType::F32),
             Dtype::F16 => Ok(FloatType::F16),
             Dtype::BF16 => Ok(FloatType::BF16),
-            other => Err(EngineError::UnsupportedFormat {
-                name: self.path(name),
-                format: format!("{other:?}"),
-            }),
+            other => Err(self.odd(name, format!("{other:?}"))),
         }
+    }
+
+    fn odd(&self, name: &str, format: String) -> EngineError {
+        EngineError::UnsupportedFormat { name: self.in_file(name), format }
     }
 
     /// A plain tensor of this shape, as f32.
@@ -106,71 +126,77 @@ impl<'a> Weights<'a> {
     fn stack(&self, name: &str, lead: &[usize], n: usize, k: usize) -> Result<Weight> {
         let here = self.at(name);
         let place = here.take("weight")?;
-        let bad = |why: WeightError| EngineError::Corrupt {
-            file: place.file.clone(),
-            why: format!("the tensor {}: {why}", here.path("weight")),
+        let bad = |error: WeightError| match error {
+            WeightError::Format { bits, group, .. } => {
+                here.odd("weight", format!("{bits} bits in groups of {group}"))
+            }
+            size => EngineError::Corrupt {
+                file: place.file.clone(),
+                why: format!("the tensor {}: {size}", here.in_file("weight")),
+            },
         };
         let shape = |last: usize| [lead, &[n, last]].concat();
-        let rows = lead.iter().product::<usize>() * n;
-        if !here.has("scales") {
+        // Only of a shape that was found as expected: the file bounds its product.
+        let rows = || lead.iter().product::<usize>() * n;
+        // Codes that lost their scales are no floats of another shape.
+        if place.dtype != Dtype::U32 && !here.has("scales") && !here.has("biases") {
             here.expect_shape("weight", place, &shape(k))?;
             let float = here.float("weight", place)?;
-            let dense = Dense::new(place.data.clone(), float, (rows, k));
+            let dense = Dense::new(place.data.clone(), float, (rows(), k));
             return Ok(Weight::Dense(dense.map_err(bad)?));
         }
-        let (scales, biases) = (here.take("scales")?, here.take("biases")?);
+        let scales = here.take("scales")?;
+        // Before the biases: the float modes have none.
+        let float = here.float("scales", scales)?;
+        let biases = here.take("biases")?;
         if place.dtype != Dtype::U32 {
-            let format = format!("{:?} beside scales", place.dtype);
-            return Err(EngineError::UnsupportedFormat { name: here.path("weight"), format });
+            return Err(here.odd("weight", format!("{:?} beside scales", place.dtype)));
         }
         let packing = here.packing(place, scales, k)?;
         here.expect_shape("weight", place, &shape(k * packing.bits / 32))?;
         here.expect_shape("scales", scales, &shape(k / packing.group))?;
         here.expect_shape("biases", biases, &shape(k / packing.group))?;
-        let float = here.float("scales", scales)?;
         if here.float("biases", biases)? != float {
-            let format = "biases of another type than the scales".to_owned();
-            return Err(EngineError::UnsupportedFormat { name: here.path("biases"), format });
+            return Err(here.odd("biases", "another type than the scales".to_owned()));
         }
         let parts = (place.data.clone(), scales.data.clone(), biases.data.clone());
-        let affine =
-            Affine::new(parts.0, parts.1, parts.2, float, (packing.bits, packing.group), (rows, k));
+        let (bits, group) = (packing.bits, packing.group);
+        let affine = Affine::new(parts.0, parts.1, parts.2, float, (bits, group), (rows(), k));
         Ok(Weight::Affine(affine.map_err(bad)?))
     }
 
     /// Bits and group from the shapes (k is known), checked against what the config says of this module.
     fn packing(&self, weight: &TensorPlace, scales: &TensorPlace, k: usize) -> Result<Packing> {
-        let mismatch = || EngineError::ShapeMismatch {
-            name: self.path("weight"),
-            want: vec![k],
-            got: weight.shape.clone(),
+        let columns = |place: &TensorPlace| place.shape.last().copied().unwrap_or(0);
+        let (words, groups) = (columns(weight), columns(scales));
+        let whole = |n: &usize| *n > 0 && k > 0 && n.is_multiple_of(k);
+        let Some(bits) = words.checked_mul(32).filter(whole).map(|bits| bits / k) else {
+            return Err(self.odd("weight", format!("{words} words over rows of {k}")));
         };
-        let (Some(words), Some(groups)) = (weight.shape.last(), scales.shape.last()) else {
-            return Err(mismatch());
-        };
-        if k == 0 || *groups == 0 || words * 32 % k != 0 || !k.is_multiple_of(*groups) {
-            return Err(mismatch());
+        if groups == 0 || !k.is_multiple_of(groups) {
+            return Err(self.odd("scales", format!("{groups} groups over rows of {k}")));
         }
-        let found = Packing { bits: words * 32 / k, group: k / groups };
-        let table = &self.checkpoint.quant;
+        let found = Packing { bits, group: k / groups };
         // The table goes by the file's own names.
-        let path = self.path("weight");
-        let module = self.names.published(&path).trim_end_matches(".weight");
-        if let Some(Some(said)) = table.for_module(module)
-            && said != found
-        {
-            let format = format!(
-                "{}-bit g{} while the config says {}-bit g{}",
-                found.bits, found.group, said.bits, said.group
-            );
-            return Err(EngineError::UnsupportedFormat { name: path, format });
+        let published = self.in_file("weight");
+        let said = self.checkpoint.quant.for_module(published.trim_end_matches(".weight"));
+        match said.flatten().filter(|said| *said != found) {
+            Some(Packing { bits, group }) => {
+                let said = format!("{bits}-bit g{group}");
+                let found = format!("{}-bit g{}", found.bits, found.group);
+                Err(self.odd("weight", format!("{found} while the config says {said}")))
+            }
+            None => Ok(found),
         }
-        Ok(found)
     }
 
     /// Rows of `{name}.weight`: what a router says of the number of its experts.
     pub fn n_rows(&self, name: &str) -> Result<usize> {
-        Ok(self.at(name).take("weight")?.shape.first().copied().unwrap_or(0))
+        let here = self.at(name);
+        match here.take("weight")?.shape[..] {
+            [rows, _] => Ok(rows),
+            ref other => Err(here.odd("weight", format!("{other:?} in place of rows and columns"))),
+        }
     }
 
     /// The gated MLPs of a layer's experts, [width, hidden] each way, whichever way they are stored: stacked by matrix
@@ -190,6 +216,12 @@ impl<'a> Weights<'a> {
             let part = |from| split(&both, 2 * width, from, width);
             (part(0), part(width), stacked("down_proj", hidden, width)?)
         } else if self.has("0.gate_proj.weight") {
+            let more = (n..).take_while(|e| self.at(e).has("gate_proj.weight")).count();
+            if more > 0 {
+                // An expert nobody can be sent to is not one too many: the router lost its row.
+                let (name, want, got) = (self.prefix.clone(), vec![n], vec![n + more]);
+                return Err(EngineError::ShapeMismatch { name, want, got });
+            }
             (
                 one_by_one("gate_proj", width, hidden)?,
                 one_by_one("up_proj", width, hidden)?,
@@ -261,7 +293,23 @@ impl<'a> Weights<'a> {
 
     /// Of `names` (relative), those that are absent.
     pub fn missing(&self, names: &[&str]) -> Vec<String> {
-        names.iter().filter(|name| !self.has(name)).map(|name| self.path(name)).collect()
+        names.iter().filter(|name| !self.has(name)).map(|name| self.in_file(name)).collect()
+    }
+
+    /// Errors on a bias nobody asked for beside a matrix that was: without it the matrix is another map.
+    pub fn refuse_biases(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        let is_bias = |name: &&String| {
+            let module = name.strip_suffix(".bias");
+            module.is_some_and(|module| taken.contains(&format!("{module}.weight")))
+        };
+        match self.leftovers().iter().find(is_bias) {
+            Some(name) => Err(EngineError::UnsupportedFormat {
+                name: name.clone(),
+                format: "a bias, which this family does not have".to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Tensors of the checkpoint nothing has asked for.

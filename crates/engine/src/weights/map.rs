@@ -29,11 +29,29 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     Bytes::new(Arc::new(map), 0, len).ok_or_else(corrupt)
 }
 
+/// What a download can leave in the place of a file.
+pub(super) fn other_content(raw: &[u8]) -> Option<&'static str> {
+    let start = raw.iter().take(256).map(u8::to_ascii_lowercase);
+    let start: Vec<u8> = start.skip_while(u8::is_ascii_whitespace).collect();
+    let starts_with = |what: &[&str]| what.iter().any(|what| start.starts_with(what.as_bytes()));
+    if raw.is_empty() {
+        Some("it is empty; download it again")
+    } else if starts_with(&["version https://git-lfs"]) {
+        Some("it is a git-lfs pointer; the file itself was not downloaded")
+    } else if starts_with(&["<!doctype", "<html", "<?xml"]) {
+        Some("it is a web page; download it again")
+    } else {
+        None
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct TensorInShard {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub data: Bytes,
+    /// Where `data` begins in the file, in bytes.
+    pub at: u64,
 }
 
 /// One safetensors file.
@@ -50,19 +68,8 @@ impl Shard {
         let map = map_file(path)?;
         let raw = map.as_slice();
         let corrupt = |why: String| EngineError::Corrupt { file: path.to_owned(), why };
-        if raw.starts_with(b"version https://git-lfs") {
-            return Err(corrupt(
-                "it is a git-lfs pointer; the weights themselves were not downloaded".to_owned(),
-            ));
-        }
-        let start: Vec<u8> = raw
-            .iter()
-            .take(256)
-            .map(u8::to_ascii_lowercase)
-            .skip_while(|b| b.is_ascii_whitespace())
-            .collect();
-        if start.starts_with(b"<!doctype") || start.starts_with(b"<html") {
-            return Err(corrupt("it is a web page, not weights; download it again".to_owned()));
+        if let Some(other) = other_content(raw) {
+            return Err(corrupt(other.to_owned()));
         }
         if raw.len() > 8 {
             let header = u64::from_le_bytes(raw[..8].try_into().expect("eight bytes"));
@@ -86,10 +93,15 @@ impl Shard {
                 (header + 8).checked_add(from).and_then(|at| map.slice(at, to.checked_sub(from)?));
             let data =
                 data.ok_or_else(|| corrupt(format!("the tensor {name} lies outside the file")))?;
-            tensors
-                .insert(name, TensorInShard { dtype: info.dtype, shape: info.shape.clone(), data });
+            let (dtype, shape, at) = (info.dtype, info.shape.clone(), (header + 8 + from) as u64);
+            tensors.insert(name, TensorInShard { dtype, shape, data, at });
         }
         Ok(Self { file: path.to_owned(), tensors, n_bytes: raw.len() as u64 })
+    }
+
+    /// The bytes of a tensor as they lie there.
+    pub fn raw(&self, name: &str) -> Option<Bytes> {
+        self.tensors.get(name).map(|tensor| tensor.data.clone())
     }
 
     /// A list of non-negative integers; `None` when there is no such tensor or one does not fit u32.

@@ -13,5 +13,6 @@ pub(crate) use checkpoint::read_json;
 pub use checkpoint::{Checkpoint, TensorPlace};
 pub use cursor::Weights;
 pub use map::{Shard, map_file};
+pub(crate) use names::renamed;
 pub use names::{Names, ZeroCentred};
 pub use quant::{Packing, QuantTable};

@@ -23,7 +23,7 @@ pub struct Names {
 
 impl Names {
     /// Errors when two tensors come to the same name.
-    pub(super) fn new(
+    pub(crate) fn new(
         checkpoint: &Checkpoint,
         table: &[(&str, &str)],
         norms: Option<ZeroCentred>,
@@ -31,7 +31,7 @@ impl Names {
         let mut out = Self::default();
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
         for name in checkpoint.names() {
-            let ours = table.iter().fold(name.to_owned(), |name, rule| rename(name, *rule));
+            let ours = renamed(name, table);
             if let (Some(other), Some(place)) = (seen.get(&ours), checkpoint.get(name)) {
                 let why = format!("it holds {name}, which is the same as {other}");
                 return Err(EngineError::Corrupt { file: place.file.clone(), why });
@@ -57,13 +57,18 @@ impl Names {
         }
     }
 
-    pub(super) fn ours<'n>(&'n self, published: &'n str) -> &'n str {
+    pub(crate) fn ours<'n>(&'n self, published: &'n str) -> &'n str {
         self.ours.get(published).map_or(published, String::as_str)
     }
 
-    pub(super) fn is_zero_centred(&self, file: &Path) -> bool {
+    pub(crate) fn is_zero_centred(&self, file: &Path) -> bool {
         self.zero_centred.contains(file)
     }
+}
+
+/// A name after every rule of a table.
+pub(crate) fn renamed(name: &str, table: &[(&str, &str)]) -> String {
+    table.iter().fold(name.to_owned(), |name, rule| rename(name, *rule))
 }
 
 fn rename(name: String, (published, ours): (&str, &str)) -> String {

@@ -17,17 +17,13 @@ pub struct QuantTable {
     modules: BTreeMap<String, Option<Packing>>,
 }
 
-const OTHERS: [&str; 8] =
-    ["awq", "gptq", "fp8", "compressed-tensors", "modelopt", "bitnet", "mxfp4", "mxfp8"];
-
 impl QuantTable {
     pub fn from_config(config: &Value) -> Result<Self> {
         let table = match (config.get("quantization"), config.get("quantization_config")) {
             (Some(Value::Object(table)), _) => table,
             (_, Some(Value::Object(other))) => {
-                if let Some(method) = other.get("quant_method").and_then(Value::as_str)
-                    && (OTHERS.contains(&method) || !other.contains_key("group_size"))
-                {
+                // MLX names no method; whoever does packs otherwise (`reference/mlx_quantization.md` 2).
+                if let Some(method) = other.get("quant_method").and_then(Value::as_str) {
                     return Err(unsupported("quantization_config.quant_method", method));
                 }
                 other

@@ -1,7 +1,7 @@
 //! `config.json` of Step 3.5 and what it makes of each layer. Nothing else looks into its per-layer lists.
 
 use crate::Result;
-use crate::models::parts::{check_attention, read_config, rope_scaling, unsupported};
+use crate::models::parts::{check_attention, check_list, read_config, rope_scaling, unsupported};
 use crate::nn::{AttentionSpec, RopeSpec};
 use crate::weights::Checkpoint;
 use serde::Deserialize;
@@ -67,6 +67,7 @@ pub(super) struct LayerSpec {
 impl Config {
     pub fn read(checkpoint: &Checkpoint) -> Result<Self> {
         let c: Self = read_config(checkpoint)?;
+        c.check_lists()?;
         if c.use_rope_layers.iter().flatten().any(|rope| !rope) {
             return Err(unsupported("use_rope_layers", "false"));
         }
@@ -76,15 +77,44 @@ impl Config {
         }
     }
 
+    /// Empty lists stand for none; the kinds of layers are always needed.
+    fn check_lists(&self) -> Result<()> {
+        let n = self.num_hidden_layers;
+        let len = |list: &Option<Vec<_>>| list.as_ref().map(Vec::len);
+        for (key, len) in [
+            ("layer_types", Some(self.layer_types.len())),
+            ("rope_theta", self.rope_theta.as_array().map(Vec::len)),
+            ("partial_rotary_factors", self.partial_rotary_factors.as_ref().map(Vec::len)),
+            ("swiglu_limits", len(&self.swiglu_limits)),
+            ("swiglu_limits_shared", len(&self.swiglu_limits_shared)),
+        ] {
+            let needed = matches!(key, "layer_types" | "rope_theta");
+            if let Some(len) = len.filter(|len| needed || *len > 0) {
+                check_list(key, len, n)?;
+            }
+        }
+        let routed = self.moe_layers_enum.as_ref().and_then(Value::as_str).unwrap_or_default();
+        let readable = |number: &str| number.trim().parse::<usize>().is_ok();
+        match routed.split(',').find(|number| !routed.is_empty() && !readable(number)) {
+            Some(_) => Err(unsupported("moe_layers_enum", routed)),
+            None => Ok(()),
+        }
+    }
+
     pub fn eps(&self) -> f32 {
         self.rms_norm_eps.unwrap_or(1e-5) as f32
+    }
+
+    pub fn reaching(self, context: usize) -> Self {
+        Self { max_position_embeddings: Some(context), ..self }
     }
 
     pub fn context(&self) -> usize {
         self.max_position_embeddings.or(self.max_seq_len).unwrap_or(4096)
     }
 
-    /// The place in per-layer lists; a list that ends with the trunk lends a nextn layer its first sliding entry.
+    /// The place in per-layer lists; a list that ends with the trunk lends a nextn layer its first sliding entry. None ends
+    /// before, see `check_lists`.
     fn entry(&self, layer: usize, len: usize) -> usize {
         let sliding = || self.layer_types.iter().position(|kind| kind == "sliding_attention");
         if layer < len { layer } else { sliding().unwrap_or(0) }
