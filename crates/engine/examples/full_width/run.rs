@@ -18,6 +18,8 @@ const SHORT_PROMPT: usize = 16;
 const LONG_PROMPT: usize = 900;
 /// Tokens after the long prompt, and rows that are compared with single passes.
 const FEW: usize = 8;
+/// Bytes that loading may take besides the map: it takes a tenth of a megabyte, and the embedding alone has 300.
+const MAX_COPIED: u64 = 8 << 20;
 const DEPTHS: [usize; 4] = [0, 1, 2, 3];
 /// Rows per pass of a prompt, as the app reads it.
 const CHUNK: usize = 128;
@@ -43,6 +45,7 @@ pub fn measure(layout: &Layout, folder: &Path, written_s: f64) -> Outcome<Report
     drop(checkpoint);
     let mut check = Check { family, model, memory: vec![before] };
     check.remember("loaded");
+    check.nothing_was_copied()?;
     check.everything_is_used(layout)?;
 
     let prompt = check.prompt(SHORT_PROMPT);
@@ -80,6 +83,19 @@ impl Check {
 
     fn remember(&mut self, when: &str) {
         self.memory.push(Memory { when: when.to_owned(), resident: resident() });
+    }
+
+    /// Weights stay in the map: what loading takes of its own is norms, names and places.
+    fn nothing_was_copied(&self) -> Outcome<()> {
+        let own = |m: &Memory| m.resident.and_then(|r| r.anonymous);
+        let [before, loaded] = [0, 1].map(|at| self.memory.get(at).and_then(own));
+        match before.zip(loaded).map(|(before, loaded)| loaded.saturating_sub(before)) {
+            Some(grown) if grown > MAX_COPIED => Err(self.wrong(format!(
+                "loading took {:.0} MB besides the map of the files",
+                grown as f64 / 1e6
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// No leftovers, the head with its levels, and every parameter that was written in some module.
