@@ -293,6 +293,7 @@ mod tests {
             scale: 1.0,
             query_position: 0,
             key_position: 0,
+            origin: 0,
             window: None,
         };
         for keys in [1, 2, 3, 17] {
