@@ -35,6 +35,8 @@ class Peer:
         self.ids = self.llm.tokenize(PROMPT.encode())
 
     def counters(self):
+        # They are brought up to date by whoever waits for the computation.
+        llama_cpp.llama_synchronize(self.llm.ctx)
         return llama_cpp.llama_perf_context(self.llm.ctx)
 
     def decode(self):
