@@ -1,7 +1,7 @@
 //! `linear.metal`, `matmul.metal` and `embed.metal` against the CPU's products.
 
 use candle_core::{Device, Tensor};
-use foretoken_kernels::metal::{self, Launch, Matrix, Storage, View};
+use foretoken_kernels::metal::{self, Finish, Launch, Matrix, Storage, View};
 use foretoken_kernels::{FloatType, Weight};
 use foretoken_kernels_emu::{Act, Memory, Rng, close, floats, matrix};
 use metal_emu::Report;
@@ -56,8 +56,8 @@ fn products_of_every_format_and_row_count_agree_and_read_each_weight_once() {
             let residual = act.round(&floats(&mut rng, rows * 13));
             let (xv, rv) = (memory.put(&act.bytes(&x)), memory.put(&act.bytes(&residual)));
             let y = memory.room(rows * 13 * act.0.size());
-            let launch =
-                metal::linear(act.0, rows, xv, &[(m, y)], Some(rv), false).expect("a launch");
+            let launch = metal::linear(act.0, rows, xv, &[(m, y)], Finish::Add(rv), false)
+                .expect("a launch");
             let report = run(&memory, &launch);
             let want: Vec<f32> =
                 cpu(&x, &weight).iter().zip(&residual).map(|(a, b)| a + b).collect();
@@ -87,7 +87,8 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
         let bits = |memory: &mut Memory, first: usize, rows: usize| -> Vec<u8> {
             let y = memory.room(rows * n * 4);
             let from = x.plus(first * k * act.0.size());
-            let launch = metal::linear(act.0, rows, from, &[(m, y)], None, true).expect("a launch");
+            let launch =
+                metal::linear(act.0, rows, from, &[(m, y)], Finish::Keep, true).expect("a launch");
             run(memory, &launch);
             memory.get(y)
         };
@@ -121,7 +122,8 @@ fn up_to_four_matrices_share_a_launch() {
                 })
                 .collect();
             let list: Vec<(Matrix, View)> = parts.iter().map(|(_, m, y)| (*m, *y)).collect();
-            let launch = metal::linear(act.0, rows, xv, &list, None, false).expect("a launch");
+            let launch =
+                metal::linear(act.0, rows, xv, &list, Finish::Keep, false).expect("a launch");
             run(&memory, &launch);
             for (weight, _, y) in &parts {
                 close(&launch.kernel, act, &act.values(&memory.get(*y)), &cpu(&x, weight), 1e-4);
@@ -223,10 +225,10 @@ fn what_no_kernel_reads_is_refused() {
     let storage = Storage::Affine { bits: 7, group: 64, scales: FloatType::BF16 };
     let at = View::start(0);
     let m = Matrix { storage, n: 8, k: 64, codes: at, scales: at, biases: at };
-    assert!(metal::linear(FloatType::F32, 1, at, &[(m, at)], None, false).is_err());
+    assert!(metal::linear(FloatType::F32, 1, at, &[(m, at)], Finish::Keep, false).is_err());
     let m = Matrix { storage: Storage::Dense(FloatType::F32), ..m };
-    assert!(metal::linear(FloatType::F32, 9, at, &[(m, at)], None, false).is_err());
-    assert!(metal::linear(FloatType::F32, 8, at, &[(m, at)], None, false).is_ok());
+    assert!(metal::linear(FloatType::F32, 9, at, &[(m, at)], Finish::Keep, false).is_err());
+    assert!(metal::linear(FloatType::F32, 8, at, &[(m, at)], Finish::Keep, false).is_ok());
     let crooked = Matrix { codes: at.plus(2), ..m };
-    assert!(metal::linear(FloatType::F32, 1, at, &[(crooked, at)], None, false).is_err());
+    assert!(metal::linear(FloatType::F32, 1, at, &[(crooked, at)], Finish::Keep, false).is_err());
 }

@@ -27,7 +27,7 @@ pub use launch::{
     Storage, View,
 };
 pub use layer::{Feed, Gated, Layer, Moe, Traffic, decode_layer, traffic};
-pub use linear::{gate_up, linear};
+pub use linear::{Finish, gate_up, linear};
 pub use matmul::matmul;
 pub use norm::rms_norm;
 pub use router::{RouterSpec, RouterViews, router};

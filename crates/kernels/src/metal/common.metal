@@ -42,6 +42,8 @@ constant bool has_gate [[function_constant(14)]];
 constant bool router_softmax [[function_constant(15)]];
 constant bool router_bias [[function_constant(16)]];
 constant bool router_renormalise [[function_constant(17)]];
+// The product is `up`, and `gate` stands in the residual's place.
+constant bool gates [[function_constant(18)]];
 
 // Value i of a stretch of floats as they lie in the file. bfloat by shifting: older GPUs need not know the type.
 inline float stored_float(const device uchar* p, long i) {

@@ -58,10 +58,11 @@ pub(super) mod constant {
     pub const ROUTER_SOFTMAX: u32 = 15;
     pub const ROUTER_BIAS: u32 = 16;
     pub const ROUTER_RENORMALISE: u32 = 17;
+    pub const GATES: u32 = 18;
 }
 
 /// How many there are; 0 and 1 are numbers, the others flags.
-pub const N_CONSTANTS: u32 = 18;
+pub const N_CONSTANTS: u32 = 19;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {

@@ -4,10 +4,9 @@ use super::attend::{AttendLaunch, attend};
 use super::experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
 use super::heads::{HeadsLaunch, heads};
 use super::launch::{Arg, BufferId, Cache, FloatArray, Heads, Launch, LaunchError, Matrix, View};
-use super::linear::{gate_up, linear};
+use super::linear::{Finish, gate_up, linear};
 use super::norm::rms_norm;
 use super::router::{RouterSpec, RouterViews, router};
-use super::swiglu::swiglu;
 use crate::FloatType;
 
 /// A gated MLP.
@@ -101,7 +100,7 @@ pub fn decode_layer(
     let gate = layer.gate.map(|m| (m, scratch.next()));
     inputs.extend(gate);
     for alike in group_alike(inputs) {
-        list.push(linear(act, rows, normed, &alike, None, false)?);
+        list.push(linear(act, rows, normed, &alike, Finish::Keep, false)?);
     }
     list.push(heads(
         act,
@@ -138,7 +137,7 @@ pub fn decode_layer(
         y: seen,
     };
     list.extend(attend(act, rows, position, &attention)?);
-    list.push(linear(act, rows, seen, &[(layer.o, with_attention)], Some(x), false)?);
+    list.push(linear(act, rows, seen, &[(layer.o, with_attention)], Finish::Add(x), false)?);
     list.push(norm(layer.feed_norm, with_attention, feed_in));
     match &layer.feed {
         Feed::Dense(mlp) => {
@@ -185,12 +184,12 @@ fn gated(
     if mlp.gate.storage == mlp.up.storage {
         list.push(gate_up(act, rows, x, (&mlp.gate, &mlp.up), mlp.limit, wide)?);
     } else {
-        let (gate, up) = (scratch.next(), scratch.next());
-        list.push(linear(act, rows, x, &[(mlp.gate, gate)], None, false)?);
-        list.push(linear(act, rows, x, &[(mlp.up, up)], None, false)?);
-        list.push(swiglu(act, rows * mlp.gate.n, (gate, up), mlp.limit, wide));
+        let gate = scratch.next();
+        let finish = Finish::Gate(gate, mlp.limit);
+        list.push(linear(act, rows, x, &[(mlp.gate, gate)], Finish::Keep, false)?);
+        list.push(linear(act, rows, x, &[(mlp.up, wide)], finish, false)?);
     }
-    list.push(linear(act, rows, wide, &[(mlp.down, y)], Some(residual), false)?);
+    list.push(linear(act, rows, wide, &[(mlp.down, y)], Finish::Add(residual), false)?);
     Ok(())
 }
 
@@ -206,7 +205,7 @@ fn routed(
 ) -> Result<(), LaunchError> {
     let [logits, chosen, weights, order, runs, wide, each] = [(); 7].map(|()| scratch.next());
     let to = RouterViews { chosen, weights, order, runs };
-    list.push(linear(act, rows, x, &[(moe.router, logits)], None, true)?);
+    list.push(linear(act, rows, x, &[(moe.router, logits)], Finish::Keep, true)?);
     list.push(router(rows, &moe.spec, logits, &to)?);
     list.push(experts_gate_up(act, rows, &moe.stack, x, &to, wide, touched)?);
     list.push(experts_down(act, rows, &moe.stack, wide, &to, each, touched)?);

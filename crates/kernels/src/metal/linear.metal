@@ -5,6 +5,7 @@
 struct LinearShape {
   int k;
   int n[4];
+  float limit;
 };
 
 // One matrix's tile. The row count is the template's, so the inner loops are unrolled for exactly that many rows.
@@ -18,6 +19,7 @@ inline void linear_tile(
     const device act* residual,
     int k,
     int n,
+    float limit,
     int tile,
     uint sg,
     uint lane) {
@@ -33,7 +35,11 @@ inline void linear_tile(
       const float v = simd_sum(acc[r * 4 + j]);
       if (lane == 0 && first + j < n) {
         const long i = (long)r * n + first + j;
-        put(y, i, has_residual ? v + float(residual[i]) : v);
+        if (gates) {
+          put(y, i, gated(float(residual[i]), v, has_limit, limit));
+        } else {
+          put(y, i, has_residual ? v + float(residual[i]) : v);
+        }
       }
     }
   }
@@ -88,7 +94,7 @@ template <int BITS, int ROWS>
       }
     }
   }
-  linear_tile<BITS, ROWS>(w, s, b, x, y, residual, k, n, tile, sg, lane);
+  linear_tile<BITS, ROWS>(w, s, b, x, y, residual, k, n, shape.limit, tile, sg, lane);
 }
 
 struct GateUpShape {

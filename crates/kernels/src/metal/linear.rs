@@ -10,14 +10,24 @@ pub(super) fn check_rows(rows: usize) -> Result<(), LaunchError> {
     if (1..=MAX_ROWS).contains(&rows) { Ok(()) } else { Err(LaunchError::Rows(rows, MAX_ROWS)) }
 }
 
-/// y [rows, n] = x W^T for one to four matrices of one storage and k, each with its own y; a residual [rows, n] is added
-/// to the product of a single one. `float_out`: y is f32 whatever the activations are, for logits.
+/// What becomes of the product of a single matrix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Finish {
+    Keep,
+    /// y = product + residual [rows, n].
+    Add(View),
+    /// y = swiglu(gate [rows, n], product), limited if asked: for a gate and an up of different storage.
+    Gate(View, Option<f32>),
+}
+
+/// y [rows, n] = x W^T for one to four matrices of one storage and k, each with its own y; `finish` is
+/// for a single one. `float_out`: y is f32 whatever the activations are, for logits.
 pub fn linear(
     act: FloatType,
     rows: usize,
     x: View,
     parts: &[(Matrix, View)],
-    residual: Option<View>,
+    finish: Finish,
     float_out: bool,
 ) -> Result<Launch, LaunchError> {
     check_rows(rows)?;
@@ -25,7 +35,7 @@ pub fn linear(
         return Err(LaunchError::Shape("no matrix"));
     };
     let alike = parts.iter().all(|(m, _)| m.storage == first.storage && m.k == first.k);
-    if parts.len() > 4 || !alike || (residual.is_some() && parts.len() > 1) {
+    if parts.len() > 4 || !alike || (finish != Finish::Keep && parts.len() > 1) {
         return Err(LaunchError::Shape("matrices of one launch must be alike"));
     }
     let k = first.k;
@@ -34,7 +44,9 @@ pub fn linear(
     let mut launch = Launch::new(&format!("linear_b{}_r{rows}", first.storage.bits()), Some(act))
         .storage(first.storage)
         .flag(constant::FLOAT_OUT, float_out)
-        .flag(constant::HAS_RESIDUAL, residual.is_some())
+        .flag(constant::HAS_RESIDUAL, finish != Finish::Keep)
+        .flag(constant::GATES, matches!(finish, Finish::Gate(..)))
+        .flag(constant::HAS_LIMIT, matches!(finish, Finish::Gate(_, Some(_))))
         .read(3, x, rows * k * act.size());
     let mut tiles = 0;
     for (i, (m, y)) in parts.iter().enumerate() {
@@ -48,11 +60,12 @@ pub fn linear(
             launch = launch.flag(constant::HAS_SECOND + i as u32 - 1, true);
         }
     }
-    if let Some(residual) = residual {
-        launch = launch.read(6, residual, rows * first.n * act.size());
+    if let Finish::Add(other) | Finish::Gate(other, _) = finish {
+        launch = launch.read(6, other, rows * first.n * act.size());
     }
+    let limit = if let Finish::Gate(_, Some(limit)) = finish { limit } else { 0.0 };
     let [a, b, c, d] = n;
-    Ok(launch.data(5, &[Field::N(k), a, b, c, d]).grid([tiles, 1, 1], 64))
+    Ok(launch.data(5, &[Field::N(k), a, b, c, d, Field::F(limit)]).grid([tiles, 1, 1], 64))
 }
 
 /// y [rows, n] = min(silu(x gate^T), limit) * clamp(x up^T); the two matrices are alike.
