@@ -94,6 +94,11 @@ impl Memory {
         View::start(id)
     }
 
+    /// A buffer with a number of the caller's choice.
+    pub fn set(&mut self, id: BufferId, data: &[u8]) {
+        self.buffers.insert(id, Buffer::from_slice(data));
+    }
+
     /// The number that no buffer has yet.
     pub fn next(&self) -> u32 {
         self.buffers.keys().next_back().map_or(0, |id| id.0 + 1)

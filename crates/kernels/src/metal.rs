@@ -17,6 +17,7 @@ mod norm;
 mod router;
 mod swiglu;
 mod top;
+mod trial;
 
 pub use attend::{AttendLaunch, attend, n_parts};
 pub use embed::embed;
@@ -33,6 +34,7 @@ pub use norm::rms_norm;
 pub use router::{RouterSpec, RouterViews, router};
 pub use swiglu::swiglu;
 pub use top::top;
+pub use trial::{Trial, trial};
 
 use crate::FloatType;
 
