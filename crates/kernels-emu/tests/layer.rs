@@ -167,6 +167,7 @@ fn world(case: Case, act: Act, position: usize, rows: usize) -> World {
         eps: EPS,
         cosines: memory.put(&table(f32::cos)),
         sines: memory.put(&table(f32::sin)),
+        positions: 512,
         half_turn: dim / 4,
         scale: SCALE,
         window: case.window,
@@ -356,6 +357,20 @@ fn a_layer_agrees_with_the_cpu_and_reads_what_the_list_declares() {
             assert!(list.len() <= bound, "{case:?}: {} launches", list.len());
         }
     }
+}
+
+#[test]
+fn what_would_read_past_an_end_is_refused() {
+    let act = Act(FloatType::F32);
+    let world = world(cases()[0], act, 9, 1);
+    let at = View::start(0);
+    let plan = |rows, position| {
+        decode_layer(act.0, rows, position, &world.layer, (at, at, at), 100, 0).is_ok()
+    };
+    // The cache was made for positions up to 9 and three more.
+    assert!(plan(1, 9) && plan(3, 9) && !plan(4, 9) && !plan(1, 12));
+    assert!(!plan(1, 512), "past the table");
+    assert!(!plan(0, 3) && !plan(9, 0), "rows");
 }
 
 /// What greedy decoding rests on: verifying rows together gives the bits of decoding them one by one, cache included.

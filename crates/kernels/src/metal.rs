@@ -8,6 +8,8 @@
 mod attend;
 mod embed;
 mod experts;
+#[cfg(target_os = "macos")]
+mod gpu;
 mod heads;
 mod launch;
 mod layer;
@@ -22,6 +24,8 @@ mod trial;
 pub use attend::{AttendLaunch, attend, n_parts};
 pub use embed::embed;
 pub use experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
+#[cfg(target_os = "macos")]
+pub use gpu::{Gpu, GpuBuffer, GpuError};
 pub use heads::{HeadsLaunch, heads};
 pub use launch::{
     Arg, BufferId, Cache, Constant, FloatArray, Heads, Launch, LaunchError, Matrix, N_CONSTANTS,

@@ -114,6 +114,7 @@ fn count(s: &Shape, rows: usize, position: usize) -> (Traffic, usize) {
         eps: 1e-5,
         cosines: file.view(),
         sines: file.view(),
+        positions: 1 << 17,
         half_turn: dim / 2,
         scale: 1.0,
         window: s.window,

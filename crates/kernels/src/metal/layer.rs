@@ -57,6 +57,8 @@ pub struct Layer {
     /// [positions, half_turn] f32 each.
     pub cosines: View,
     pub sines: View,
+    /// Of the two tables; a GPU would read past their end without a word.
+    pub positions: usize,
     pub half_turn: usize,
     pub scale: f32,
     pub window: Option<usize>,
@@ -86,6 +88,9 @@ pub fn decode_layer(
     scratch: u32,
     touched: usize,
 ) -> Result<Vec<Launch>, LaunchError> {
+    if position + rows > layer.positions {
+        return Err(LaunchError::Shape("a position past the rotation's table"));
+    }
     let mut scratch = Scratch(scratch);
     let hidden = layer.o.n;
     let norm = |weight, x, y| {
