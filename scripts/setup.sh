@@ -17,6 +17,7 @@ packages=(
   webkit2gtk-driver xvfb xauth dbus dbus-x11 fonts-dejavu-core  # its end-to-end test
   rustc-web cargo-web rust-web-src                              # the type check for macOS
   python3 python3-pip                                           # fetches the starter model
+  clang-19                                                      # runs the Metal kernels in an emulator, for tests only
 )
 
 setup() {
@@ -36,6 +37,7 @@ system_packages() {
   for package in "${packages[@]}"; do
     case $package in # what came another way is as good
       python3 | python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
+      clang-19) have clang++-19 && continue ;;
     esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done

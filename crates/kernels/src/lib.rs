@@ -16,6 +16,7 @@ mod experts;
 mod head_gate;
 mod lanes;
 mod linear;
+pub mod metal;
 mod norm;
 mod pool;
 mod rope;
