@@ -72,7 +72,8 @@ def ours(a, threads):
     )
     report = json.loads(out.stdout.strip().splitlines()[-1])
     decode = statistics.median(d["tok_s"] for d in report["decode"] if d["depth"] == 0)
-    return decode, report["prefill_tok_s"]
+    prefill = next(p["tok_s"] for p in report["prefill"] if p["tokens"] == a.prefill)
+    return decode, prefill
 
 
 def main():
