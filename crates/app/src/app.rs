@@ -1,7 +1,8 @@
 use crate::error::{from_history, from_library, from_settings};
 use crate::history::History;
 use crate::{
-    Engine, ModelPlace, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings,
+    Activations, Engine, ModelPlace, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error,
+    settings,
 };
 use foretoken_engine::text::TurnText;
 use foretoken_library::Source;
@@ -152,7 +153,8 @@ impl App {
         };
         self.stop_reply(None);
         let app = self.clone();
-        let place = ModelPlace { id: request.id, folder, head: None };
+        let (id, activations) = (request.id, Activations::Int8);
+        let place = ModelPlace { id, folder, head: None, activations };
         self.inner.engine.load(place, move |event| {
             if let LoadEvent::Ready { model } = &event {
                 // Remembering the model is not worth failing its load for.

@@ -24,7 +24,7 @@ pub use app::App;
 pub use engine::Engine;
 pub use error::{error, from_engine, resolve};
 pub use foretoken_engine::text::TurnText;
-pub use loaded::{LoadedCheckpoint, ModelPlace};
+pub use loaded::{Activations, LoadedCheckpoint, ModelPlace};
 pub use options::{check_options, sampler_settings};
 pub use paths::Paths;
 pub use reply::{Prompt, ReplyEvent, ReplyRequest};

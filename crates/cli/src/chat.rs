@@ -101,8 +101,8 @@ pub fn run(args: &ChatArgs, folder: PathBuf) -> Result<(), WireError> {
         turns.push(turn("user", prompt));
     }
     let engine = Engine::start()?;
-    let model =
-        load(&engine, ModelPlace { id: args.model.clone(), folder, head: args.head.clone() })?;
+    let (id, head, activations) = (args.model.clone(), args.head.clone(), args.activations());
+    let model = load(&engine, ModelPlace { id, folder, head, activations })?;
     let once = args.prompt.is_some() || args.messages.is_some() || ids.is_some();
     if once {
         let prompt = ids.map_or(Prompt::Turns(turns), Prompt::Ids);

@@ -1,4 +1,4 @@
-use crate::args::{Args, Command, ConvertArgs};
+use crate::args::{Args, Command, ConvertArgs, activations};
 use crate::{chat, output};
 use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, NormConvention, WireError};
@@ -11,8 +11,9 @@ fn folder(id: &str) -> Result<PathBuf, WireError> {
     foretoken_app::resolve(&paths.library(&settings.model_folders), id)
 }
 
-fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
-    let place = ModelPlace { id: id.to_owned(), folder: folder(id)?, head: None };
+fn open(id: &str, int8: bool) -> Result<LoadedCheckpoint, WireError> {
+    let (id, folder) = (id.to_owned(), folder(id)?);
+    let place = ModelPlace { id, folder, head: None, activations: activations(int8) };
     let opened = LoadedCheckpoint::open(&place, |_, _, _| {}, || false)
         .map_err(|e| foretoken_app::from_engine(&e))?;
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
@@ -21,9 +22,14 @@ fn open(id: &str) -> Result<LoadedCheckpoint, WireError> {
 pub fn run(args: Args) -> Result<(), WireError> {
     match args.command {
         Command::Chat(args) => chat::run(&args, folder(&args.model)?),
-        Command::Logits { model, head, ids, out, json } => {
+        Command::Logits { model, head, ids, out, int8, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
-            let shapes = checkpoints::export_logits(&folder(&model)?, head.as_deref(), &ids, &out)?;
+            let shapes = checkpoints::export_logits(
+                &folder(&model)?,
+                (head.as_deref(), activations(int8)),
+                &ids,
+                &out,
+            )?;
             if json {
                 let shapes: serde_json::Map<_, _> = shapes
                     .into_iter()
@@ -46,8 +52,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             Ok(())
         }
         Command::Convert(args) => convert(&args),
-        Command::Bench { model, prompts, max_tokens, repetitions, deepest, json } => {
-            let loaded = open(&model)?;
+        Command::Bench { model, prompts, max_tokens, repetitions, deepest, exact, json } => {
+            let loaded = open(&model, !exact)?;
             let plan = bench::BenchPlan {
                 prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
@@ -79,8 +85,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             ));
             Ok(())
         }
-        Command::Exact { model, prompts, max_tokens, json } => {
-            let loaded = open(&model)?;
+        Command::Exact { model, prompts, max_tokens, int8, json } => {
+            let loaded = open(&model, int8)?;
             let mut held_out = bench::held_out();
             held_out.truncate(prompts.unwrap_or(usize::MAX).max(1));
             let report = bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress)
