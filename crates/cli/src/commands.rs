@@ -79,10 +79,26 @@ pub fn run(args: Args) -> Result<(), WireError> {
                     d.class, d.depth, d.tok_s, d.ratio_to_plain, d.tokens_per_cycle
                 ));
             }
+            let costs: Vec<_> =
+                report.passes.iter().map(|p| format!("{:.2}", p.ratio_to_plain)).collect();
             output::line(&format!(
-                "prefill of {}: {:.0} tok/s",
-                report.prefill_tokens, report.prefill_tok_s
+                "a pass of 1 to 8 rows over one of 1 ({:.2} ms): {}",
+                report.passes.first().map_or(0.0, |p| p.ms),
+                costs.join(" ")
             ));
+            for p in &report.prefill {
+                output::line(&format!("prefill of {}: {:.0} tok/s", p.tokens, p.tok_s));
+            }
+            if let Some(b) = &report.bandwidth {
+                output::line(&format!(
+                    "a plain step reads {:.1} MB at {:.1} GB/s; this machine reads as much at {:.1} GB/s ({:.0}%), {} threads",
+                    b.step_bytes as f64 / 1e6,
+                    b.step_gb_s,
+                    b.machine_gb_s,
+                    100.0 * b.step_gb_s / b.machine_gb_s,
+                    report.threads
+                ));
+            }
             Ok(())
         }
         Command::Exact { model, prompts, max_tokens, int8, json } => {

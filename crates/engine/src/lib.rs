@@ -17,6 +17,7 @@ pub mod text;
 pub mod weights;
 
 pub use error::{EngineError, Result};
+pub use foretoken_kernels::{n_threads, read_bandwidth};
 
 /// What computes, for people, e.g. "CPU (AVX-512, 2 threads, int8 activations)".
 pub fn device_name(activations: models::Activations) -> String {

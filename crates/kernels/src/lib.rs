@@ -1,7 +1,7 @@
 //! Operations candle lacks, each with a plain reference, a CPU body and a test that compares the two.
 //!
-//! Entry points: [`Affine`] and [`Dense`] weights with [`linear`] and [`Weight::rows`]; [`rms_norm`], [`rope`],
-//! [`swiglu`], [`attend`], [`gate_heads`], [`expert_mlp`]. All activations are f32, row-major, contiguous.
+//! Entry points: [`Affine`] and [`Dense`] weights with [`linear`], [`linear_many`], [`gated`] and [`Weight::rows`];
+//! [`rms_norm`], [`rope`], [`swiglu`], [`add`], [`attend`], [`gate_heads`], [`expert_mlp`]. All activations are f32, row-major, contiguous.
 //!
 //! Invariant that the speculative cycle rests on: **a row's result does not depend on how many rows share the call.**
 //! Every (row, output) pair has one accumulator of 16 lanes that walks k in one order, and the lanes are summed by one
@@ -10,6 +10,7 @@
 //! Does not: know a model, a token, a layer index or a file.
 
 mod attention;
+mod bandwidth;
 mod bytes;
 mod elementwise;
 mod experts;
@@ -24,6 +25,7 @@ mod softmax;
 mod weight;
 
 pub use attention::{AttendSpec, attend};
+pub use bandwidth::read_bandwidth;
 pub use bytes::Bytes;
 pub use elementwise::{add, swiglu, swiglu_limited};
 pub use experts::{Experts, expert_mlp};
