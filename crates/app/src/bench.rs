@@ -1,5 +1,8 @@
 //! Measurements anyone can repeat: speed with and without drafting, and whether the text stays the same.
 
+mod passes;
+
+pub use self::passes::{Bandwidth, PassCost, PrefillSpeed};
 use crate::LoadedCheckpoint;
 use foretoken_engine::decode::{MAX_DEPTH, Rule, SamplerSettings, Sequence};
 use foretoken_engine::text::{RenderOptions, TurnText};
@@ -115,9 +118,11 @@ pub struct BenchReport {
     pub max_tokens: usize,
     pub repetitions: usize,
     pub decode: Vec<DepthResult>,
-    pub prefill_tokens: usize,
-    /// Median.
-    pub prefill_tok_s: f64,
+    pub threads: usize,
+    /// C(m) for m = 1..=8.
+    pub passes: Vec<PassCost>,
+    pub prefill: Vec<PrefillSpeed>,
+    pub bandwidth: Option<Bandwidth>,
     /// Best ratio to plain decoding by class.
     pub best: Vec<DepthResult>,
 }
@@ -180,23 +185,19 @@ pub fn run(
             });
         }
     }
-    let prefill_tokens = 512.min(loaded.model.trunk.shape().context - 1);
     let ids = chat_prompt(
         loaded,
         &held_out().iter().map(|p| p.prompt.as_str()).collect::<Vec<_>>().join(" "),
     )?;
-    let ids: Vec<u32> = ids.iter().copied().cycle().take(prefill_tokens + 1).collect();
+    progress("passes of 1 to 8 rows");
+    let passes = passes::passes(loaded, &ids, 10 * plan.repetitions.max(1))?;
     let mut prefill = Vec::new();
-    for _ in 0..plan.repetitions.max(3) {
-        progress("prefill");
-        let mut sequence = Sequence::new(loaded.model.clone());
-        sequence.set_prompt(&ids)?;
-        let began = Instant::now();
-        while sequence.needs_prefill() {
-            sequence.prefill(128)?;
-        }
-        prefill.push(prefill_tokens as f64 / began.elapsed().as_secs_f64());
+    for (tokens, turns) in [(512, plan.repetitions.max(3)), (2048, plan.repetitions)] {
+        progress(&format!("prefill of {tokens}"));
+        prefill.push(passes::prefill(loaded, &ids, tokens, turns)?);
     }
+    progress("bandwidth");
+    let bandwidth = passes::bandwidth(loaded, passes[0].ms);
     let classes = ["code", "list", "prose"];
     let best = classes.iter().filter_map(|class| {
         let of = decode.iter().filter(|d| d.class == *class && d.depth > 0);
@@ -209,8 +210,10 @@ pub fn run(
         repetitions: plan.repetitions,
         best: best.collect(),
         decode,
-        prefill_tokens,
-        prefill_tok_s: median(prefill),
+        threads: foretoken_engine::n_threads(),
+        passes,
+        prefill,
+        bandwidth,
     })
 }
 

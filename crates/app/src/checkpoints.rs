@@ -4,7 +4,7 @@ use crate::memory::resident;
 use crate::{error, from_engine, inspect};
 use foretoken_engine::EngineError;
 use foretoken_engine::convert::{GROUPS, convert_folder, convert_gguf};
-use foretoken_engine::models::{self, LoadOptions};
+use foretoken_engine::models::{self, Activations, LoadOptions};
 use foretoken_engine::tensors;
 use foretoken_engine::weights::Checkpoint;
 use foretoken_protocol::{ErrorCode, InspectReport, LoadMeasure, NormStorage, WireError};
@@ -46,12 +46,12 @@ pub fn inspect_folder(
 /// Writes logits and hidden states of `ids` to `out`; answers the names and shapes, sorted.
 pub fn export_logits(
     folder: &Path,
-    head: Option<&Path>,
+    (head, activations): (Option<&Path>, Activations),
     ids: &[u32],
     out: &Path,
 ) -> Result<Vec<(String, Vec<usize>)>, WireError> {
     let export = || {
-        let model = models::load(folder, LoadOptions { head, ..Default::default() })?;
+        let model = models::load(folder, LoadOptions { head, activations, ..Default::default() })?;
         let tensors = tensors::compute(&model, ids)?;
         tensors::write(&tensors, out)?;
         let mut shapes: Vec<_> =

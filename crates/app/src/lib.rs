@@ -25,7 +25,7 @@ pub use app::App;
 pub use engine::Engine;
 pub use error::{error, from_engine};
 pub use foretoken_engine::text::TurnText;
-pub use loaded::{LoadedCheckpoint, ModelPlace};
+pub use loaded::{Activations, LoadedCheckpoint, ModelPlace};
 pub use options::{check_options, sampler_settings};
 pub use paths::Paths;
 pub use place::{check_head, place};

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use foretoken_engine::models::Activations;
+
 /// A model in memory with everything a conversation needs.
 pub struct LoadedCheckpoint {
     pub model: Arc<models::Model>,
@@ -29,6 +31,8 @@ pub struct ModelPlace {
     pub folder: PathBuf,
     /// A folder whose MTP head is put on the trunk, in place of one of its own.
     pub head: Option<PathBuf>,
+    /// How products with quantised weights see their x.
+    pub activations: Activations,
 }
 
 /// Stages of a load, for its progress bar.
@@ -56,7 +60,7 @@ impl LoadedCheckpoint {
         }
         let model = models::load_checkpoint(
             &checkpoint,
-            models::LoadOptions { head, ..Default::default() },
+            models::LoadOptions { head, activations: place.activations, ..Default::default() },
         )?;
         let report = inspect::report(&checkpoint, &model, head, None);
         if report.memory.needed > report.memory.available {
@@ -83,7 +87,7 @@ impl LoadedCheckpoint {
             recommended: recommended(&defaults),
             thinks: template.as_ref().is_some_and(inspect::thinks),
             load_ms: began.elapsed().as_secs_f64() * 1e3,
-            device: foretoken_engine::device_name(),
+            device: foretoken_engine::device_name(place.activations),
             report,
         };
         Ok(Some(Self {

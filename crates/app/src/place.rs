@@ -1,18 +1,18 @@
 //! From the names a person gives to folders: the model's, and that of a head from elsewhere.
 
 use crate::error::{error, from_engine, from_library};
-use crate::loaded::ModelPlace;
+use crate::loaded::{Activations, ModelPlace};
 use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
 use foretoken_library::Library;
 use foretoken_protocol::{ErrorCode, WireError};
 use std::path::PathBuf;
 
-/// Where a model lies, and the folder its head comes from when that is another.
+/// Where a model lies, and the folder its head comes from when that is another; for a chat, hence with int8 activations.
 pub fn place(library: &Library, id: String, head: Option<&str>) -> Result<ModelPlace, WireError> {
     let folder = library.resolve(&id).map_err(|e| from_library(&e))?;
     let head = head.map(|head| head_folder(library, head)).transpose()?;
-    Ok(ModelPlace { id, folder, head })
+    Ok(ModelPlace { id, folder, head, activations: Activations::Int8 })
 }
 
 fn head_folder(library: &Library, head: &str) -> Result<PathBuf, WireError> {

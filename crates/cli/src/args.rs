@@ -1,4 +1,5 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use foretoken_app::Activations;
 use foretoken_app::checkpoints::{Keep, QuantisePlan};
 use foretoken_protocol::{DraftMode, DraftRule, GenerationOptions, Sampling};
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub enum Command {
         ids: PathBuf,
         #[arg(long)]
         out: PathBuf,
+        /// Activations as int8, as a chat has them, in place of f32.
+        #[arg(long)]
+        int8: bool,
         #[arg(long)]
         json: bool,
     },
@@ -62,6 +66,9 @@ pub enum Command {
         repetitions: usize,
         #[arg(long, default_value_t = 4)]
         deepest: usize,
+        /// Activations as f32 in place of int8.
+        #[arg(long)]
+        exact: bool,
         #[arg(long)]
         json: bool,
     },
@@ -75,6 +82,9 @@ pub enum Command {
         prompts: Option<usize>,
         #[arg(long, default_value_t = 128)]
         max_tokens: usize,
+        /// Activations as int8, as a chat has them, in place of f32.
+        #[arg(long)]
+        int8: bool,
         #[arg(long)]
         json: bool,
     },
@@ -127,6 +137,9 @@ pub struct ChatArgs {
     pub seed: Option<u64>,
     #[arg(long)]
     pub max_tokens: Option<u32>,
+    /// Activations as f32 in place of int8: the numbers other implementations have, slower.
+    #[arg(long)]
+    pub exact: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -220,7 +233,16 @@ fn draft(text: &str) -> Result<DraftMode, NotADepth> {
     }
 }
 
+/// int8 or f32.
+pub fn activations(int8: bool) -> Activations {
+    if int8 { Activations::Int8 } else { Activations::Exact }
+}
+
 impl ChatArgs {
+    pub fn activations(&self) -> Activations {
+        activations(!self.exact)
+    }
+
     pub fn options(&self) -> GenerationOptions {
         GenerationOptions {
             draft: self.draft,

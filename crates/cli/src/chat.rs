@@ -101,6 +101,7 @@ pub fn run(args: &ChatArgs, place: ModelPlace) -> Result<(), WireError> {
         turns.push(turn("user", prompt));
     }
     let engine = Engine::start()?;
+    let place = ModelPlace { activations: args.activations(), ..place };
     let model = load(&engine, place)?;
     let once = args.prompt.is_some() || args.messages.is_some() || ids.is_some();
     if once {

@@ -1,4 +1,4 @@
-use crate::args::{Args, Command, ConvertArgs};
+use crate::args::{Args, Command, ConvertArgs, activations};
 use crate::{chat, output};
 use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, NormConvention, WireError};
@@ -16,8 +16,8 @@ fn place(id: &str, head: Option<&str>) -> Result<ModelPlace, WireError> {
     foretoken_app::place(&paths.library(&settings.model_folders), id.to_owned(), head)
 }
 
-fn open(id: &str, head: Option<&str>) -> Result<LoadedCheckpoint, WireError> {
-    let place = place(id, head)?;
+fn open(id: &str, head: Option<&str>, int8: bool) -> Result<LoadedCheckpoint, WireError> {
+    let place = ModelPlace { activations: activations(int8), ..place(id, head)? };
     let opened = LoadedCheckpoint::open(&place, |_, _, _| {}, || false)
         .map_err(|e| foretoken_app::from_engine(&e))?;
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
@@ -26,10 +26,11 @@ fn open(id: &str, head: Option<&str>) -> Result<LoadedCheckpoint, WireError> {
 pub fn run(args: Args) -> Result<(), WireError> {
     match args.command {
         Command::Chat(args) => chat::run(&args, place(&args.model, args.head.as_deref())?),
-        Command::Logits { model, head, ids, out, json } => {
+        Command::Logits { model, head, ids, out, int8, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
             let at = place(&model, head.as_deref())?;
-            let shapes = checkpoints::export_logits(&at.folder, at.head.as_deref(), &ids, &out)?;
+            let with = (at.head.as_deref(), activations(int8));
+            let shapes = checkpoints::export_logits(&at.folder, with, &ids, &out)?;
             if json {
                 let shapes: serde_json::Map<_, _> = shapes
                     .into_iter()
@@ -53,8 +54,8 @@ pub fn run(args: Args) -> Result<(), WireError> {
             Ok(())
         }
         Command::Convert(args) => convert(&args),
-        Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, json } => {
-            let loaded = open(&model, head.as_deref())?;
+        Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, exact, json } => {
+            let loaded = open(&model, head.as_deref(), !exact)?;
             let plan = bench::BenchPlan {
                 prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
@@ -80,14 +81,30 @@ pub fn run(args: Args) -> Result<(), WireError> {
                     d.class, d.depth, d.tok_s, d.ratio_to_plain, d.tokens_per_cycle
                 ));
             }
+            let costs: Vec<_> =
+                report.passes.iter().map(|p| format!("{:.2}", p.ratio_to_plain)).collect();
             output::line(&format!(
-                "prefill of {}: {:.0} tok/s",
-                report.prefill_tokens, report.prefill_tok_s
+                "a pass of 1 to 8 rows over one of 1 ({:.2} ms): {}",
+                report.passes.first().map_or(0.0, |p| p.ms),
+                costs.join(" ")
             ));
+            for p in &report.prefill {
+                output::line(&format!("prefill of {}: {:.0} tok/s", p.tokens, p.tok_s));
+            }
+            if let Some(b) = &report.bandwidth {
+                output::line(&format!(
+                    "a plain step reads {:.1} MB at {:.1} GB/s; this machine reads as much at {:.1} GB/s ({:.0}%), {} threads",
+                    b.step_bytes as f64 / 1e6,
+                    b.step_gb_s,
+                    b.machine_gb_s,
+                    100.0 * b.step_gb_s / b.machine_gb_s,
+                    report.threads
+                ));
+            }
             Ok(())
         }
-        Command::Exact { model, head, prompts, max_tokens, json } => {
-            let loaded = open(&model, head.as_deref())?;
+        Command::Exact { model, head, prompts, max_tokens, int8, json } => {
+            let loaded = open(&model, head.as_deref(), int8)?;
             let mut held_out = bench::held_out();
             held_out.truncate(prompts.unwrap_or(usize::MAX).max(1));
             let report = bench::exact(&loaded, &held_out, max_tokens.max(1), output::progress)

@@ -17,12 +17,14 @@ pub mod text;
 pub mod weights;
 
 pub use error::{EngineError, Result};
+pub use foretoken_kernels::{n_threads, read_bandwidth};
 
-/// What computes, for people, e.g. "CPU (AVX-512, 2 threads)".
-pub fn device_name() -> String {
-    format!(
-        "CPU ({}, {} threads)",
-        foretoken_kernels::cpu_features(),
-        foretoken_kernels::n_threads()
-    )
+/// What computes, for people, e.g. "CPU (AVX-512, 2 threads, int8 activations)".
+pub fn device_name(activations: models::Activations) -> String {
+    let (features, threads) = (foretoken_kernels::cpu_features(), foretoken_kernels::n_threads());
+    let numerics = match activations {
+        models::Activations::Exact => "f32",
+        models::Activations::Int8 => "int8",
+    };
+    format!("CPU ({features}, {threads} threads, {numerics} activations)")
 }

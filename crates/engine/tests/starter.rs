@@ -3,7 +3,8 @@
 mod support;
 
 use foretoken_engine::decode::Sequence;
-use foretoken_engine::models::HeadStatus;
+use foretoken_engine::models::{Activations, HeadStatus, LoadOptions, load};
+use std::sync::Arc;
 use support::{flat, greedy, ids, json, open, open_full_vocab, root, run_family, starter};
 
 fn expected() -> serde_json::Value {
@@ -93,4 +94,19 @@ fn six_prompts_are_equal_at_every_depth() {
 fn the_family_runner_holds_on_quantised_weights() {
     let text = ids(&expected()["prompts"][0]["prompt_ids"]);
     run_family(&open(&starter()), &text);
+}
+
+/// What the app runs: not the numbers of another implementation, but the same text at every depth, and as good a head.
+#[test]
+fn quantised_activations_give_one_text_at_every_depth() {
+    let options = LoadOptions { activations: Activations::Int8, ..Default::default() };
+    let model = Arc::new(load(&starter(), options).expect("loads"));
+    for case in expected()["prompts"].as_array().expect("prompts") {
+        let prompt = ids(&case["prompt_ids"]);
+        let plain = greedy(&model, &prompt, 0, 32, None);
+        for depth in [1, 2, 3, 5, 8] {
+            let run = greedy(&model, &prompt, depth, 32, None);
+            assert_eq!(run.tokens, plain.tokens, "prompt {} at depth {depth}", case["id"]);
+        }
+    }
 }

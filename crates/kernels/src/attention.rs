@@ -141,13 +141,22 @@ unsafe fn body<L: Lanes>(
 ) {
     let d = q.len();
     unsafe {
-        for t in 0..keys {
-            let key = k.as_ptr().add(t * stride);
-            let mut acc = L::splat(0.0);
-            for i in (0..d).step_by(16) {
-                acc = L::fma(L::load(q.as_ptr().add(i)), L::load(key.add(i)), acc);
+        // Eight keys' lanes are added up at once; the last keys share their turn with what earlier ones left.
+        let mut held = [L::splat(0.0); 8];
+        for first in (0..keys).step_by(8) {
+            let some = (keys - first).min(8);
+            for t in 0..some {
+                let key = k.as_ptr().add((first + t) * stride);
+                let mut acc = L::splat(0.0);
+                for i in (0..d).step_by(16) {
+                    acc = L::fma(L::load(q.as_ptr().add(i)), L::load(key.add(i)), acc);
+                }
+                held[t] = acc;
             }
-            scores[t] = L::sum(acc) * scale;
+            let sums = L::sums(&held);
+            for t in 0..some {
+                scores[first + t] = sums[t] * scale;
+            }
         }
         let mut top = L::splat(f32::MIN);
         for t in (0..scores.len()).step_by(16) {

@@ -1,4 +1,5 @@
-//! SwiGLU: silu(gate) * up, with silu(x) = x / (1 + e^-x); optionally limited, see [`swiglu_limited`].
+//! SwiGLU: silu(gate) * up, with silu(x) = x / (1 + e^-x); optionally limited, see [`swiglu_limited`]. And sums: candle's own
+//! run on threads of its own, which spin beside ours.
 
 use crate::lanes::{Lanes, dispatch};
 use crate::pool::{self, Out};
@@ -51,6 +52,64 @@ impl CustomOp2 for SwiGlu {
             swiglu_slice(&gate[range.clone()], &up[range], self.limit, out);
         });
         Ok((CpuStorage::F32(out), l1.shape().clone()))
+    }
+}
+
+/// x + y, f32 contiguous; y has the shape of x, or is one row for all of them.
+pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    x.apply_op2_no_bwd(y, &Add)
+}
+
+struct Add;
+
+impl CustomOp2 for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (Some((a, b)), Some((c, d))) = (l1.contiguous_offsets(), l2.contiguous_offsets())
+        else {
+            candle_core::bail!("add: x and y must be contiguous");
+        };
+        let a_row = l2.dims().len() == 1 && l1.dims().last() == l2.dims().last();
+        if l1.dims() != l2.dims() && !a_row {
+            candle_core::bail!("add: x is {:?}, y {:?}", l1.dims(), l2.dims());
+        }
+        let (x, y) = (&s1.as_slice::<f32>()?[a..b], &s2.as_slice::<f32>()?[c..d]);
+        let mut out = vec![0f32; x.len()];
+        let to = Out(out.as_mut_ptr());
+        // Whole rows of y a chunk: as many of x as it is long, or one for a large y.
+        let each = if a_row { (CHUNK / y.len().max(1)).max(1) * y.len().max(1) } else { CHUNK };
+        pool::run(x.len().div_ceil(each), &|chunk| {
+            let range = chunk * each..((chunk + 1) * each).min(x.len());
+            // SAFETY: chunks are disjoint ranges.
+            let out = unsafe { std::slice::from_raw_parts_mut(to.at(range.start), range.len()) };
+            let x = &x[range.clone()];
+            if a_row {
+                for (x, out) in x.chunks(y.len()).zip(out.chunks_mut(y.len())) {
+                    add_slice(x, y, out);
+                }
+            } else {
+                add_slice(x, &y[range], out);
+            }
+        });
+        Ok((CpuStorage::F32(out), l1.shape().clone()))
+    }
+}
+
+dispatch! { fn add_slice(x: &[f32], y: &[f32], out: &mut [f32]) = add_body }
+
+#[inline(always)]
+unsafe fn add_body<L: Lanes>(x: &[f32], y: &[f32], out: &mut [f32]) {
+    for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
+        *out = x + y;
     }
 }
 
@@ -115,6 +174,18 @@ mod tests {
                 );
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn sums_and_rows_for_all() -> Result<()> {
+        let x = Tensor::arange(0f32, 3.0 * 9000.0, &Device::Cpu)?.reshape((3, 9000))?;
+        let row = Tensor::arange(0f32, 9000.0, &Device::Cpu)?;
+        for y in [&x, &row] {
+            let want = x.broadcast_add(y)?.to_vec2::<f32>()?;
+            assert_eq!(add(&x, y)?.to_vec2::<f32>()?, want);
+        }
+        assert!(add(&x, &row.narrow(0, 0, 3)?).is_err());
         Ok(())
     }
 

@@ -27,6 +27,16 @@ pub trait Lanes: Copy + 'static {
     unsafe fn pow2(n: Self::V) -> Self::V;
     /// Sum by halving: lane i + lane i+8, then +4, +2, +1.
     unsafe fn sum(v: Self::V) -> f32;
+    /// The sum of each, as [`Lanes::sum`] has it.
+    #[inline(always)]
+    unsafe fn sums(v: &[Self::V; 8]) -> [f32; 8] {
+        let mut out = [0f32; 8];
+        for i in 0..8 {
+            out[i] = unsafe { Self::sum(v[i]) };
+        }
+        out
+    }
+
     /// Largest lane.
     unsafe fn hmax(v: Self::V) -> f32;
     /// 16 bytes of 4-bit codes: u * scale + bias for the 16 low nibbles, then for the 16 high ones.
@@ -280,6 +290,9 @@ mod tests {
                 out.extend(s.map(f32::to_bits));
             }
             out.push(L::sum(a).to_bits());
+            let eight = [a, b, L::mul(a, b), a, L::add(a, b), b, L::mul(b, b), a];
+            out.extend(L::sums(&eight).map(f32::to_bits));
+            out.extend(eight.map(|v| L::sum(v).to_bits()));
             out.push(L::hmax(a).to_bits());
         }
     }

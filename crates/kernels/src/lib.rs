@@ -1,7 +1,7 @@
 //! Operations candle lacks, each with a plain reference, a CPU body and a test that compares the two.
 //!
-//! Entry points: [`Affine`] and [`Dense`] weights with [`linear`] and [`Weight::rows`]; [`rms_norm`], [`rope`],
-//! [`swiglu`], [`attend`], [`gate_heads`], [`expert_mlp`]. All activations are f32, row-major, contiguous.
+//! Entry points: [`Affine`] and [`Dense`] weights with [`linear`], [`linear_many`], [`gated`] and [`Weight::rows`];
+//! [`rms_norm`], [`rope`], [`swiglu`], [`add`], [`attend`], [`gate_heads`], [`expert_mlp`]. All activations are f32, row-major, contiguous.
 //!
 //! Invariant that the speculative cycle rests on: **a row's result does not depend on how many rows share the call.**
 //! Every (row, output) pair has one accumulator of 16 lanes that walks k in one order, and the lanes are summed by one
@@ -10,12 +10,14 @@
 //! Does not: know a model, a token, a layer index or a file.
 
 mod attention;
+mod bandwidth;
 mod bytes;
 mod elementwise;
 mod experts;
 mod head_gate;
 mod lanes;
 mod linear;
+mod many;
 pub mod metal;
 mod norm;
 mod pool;
@@ -24,12 +26,14 @@ mod softmax;
 mod weight;
 
 pub use attention::{AttendSpec, attend};
+pub use bandwidth::read_bandwidth;
 pub use bytes::Bytes;
-pub use elementwise::{swiglu, swiglu_limited};
+pub use elementwise::{add, swiglu, swiglu_limited};
 pub use experts::{Experts, expert_mlp};
 pub use head_gate::gate_heads;
 pub use lanes::cpu_features;
 pub use linear::linear;
+pub use many::{Activations, gated, linear_many};
 pub use norm::rms_norm;
 pub use pool::n_threads;
 pub use rope::{RopeTable, rope};

@@ -6,6 +6,7 @@
 //! number of rows would be 300 more loops to compile, for checkpoints hardly anybody has.)
 
 mod format;
+pub(crate) mod int8;
 
 use self::format::{BF16, Bits4, Bits8, BitsN, F16, F32, Format, Row};
 use crate::Bytes;

@@ -168,6 +168,13 @@ impl Weight {
         }
     }
 
+    pub(crate) fn affine(&self) -> Option<&Affine> {
+        match self {
+            Self::Affine(w) => Some(w),
+            Self::Dense(_) => None,
+        }
+    }
+
     pub fn n_bytes(&self) -> usize {
         match self {
             Self::Affine(w) => w.codes.len() + w.scales.len() + w.biases.len(),

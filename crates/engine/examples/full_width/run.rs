@@ -6,7 +6,7 @@ use crate::released::Family;
 use crate::report::{Memory, Prompt, Report, Run};
 use crate::{Failure, Outcome};
 use foretoken_engine::decode::{Rule, SamplerSettings, Sequence};
-use foretoken_engine::models::{LoadOptions, Model, load_checkpoint};
+use foretoken_engine::models::{Activations, LoadOptions, Model, load_checkpoint};
 use foretoken_engine::weights::Checkpoint;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,13 +34,19 @@ struct Check {
     memory: Vec<Memory>,
 }
 
-pub fn measure(layout: &Layout, folder: &Path, written_s: f64) -> Outcome<Report> {
+pub fn measure(
+    layout: &Layout,
+    folder: &Path,
+    written_s: f64,
+    activations: Activations,
+) -> Outcome<Report> {
     let family = layout.family;
     let before = Memory { when: "before loading".into(), resident: resident() };
+    let options = LoadOptions { activations, ..Default::default() };
     let began = Instant::now();
     let checkpoint = Checkpoint::open(folder)?;
     let headers_ms = milliseconds(began);
-    let model = Arc::new(load_checkpoint(&checkpoint, LoadOptions::default())?);
+    let model = Arc::new(load_checkpoint(&checkpoint, options)?);
     let load_ms = milliseconds(began);
     drop(checkpoint);
     let mut check = Check { family, model, memory: vec![before] };
@@ -62,7 +68,7 @@ pub fn measure(layout: &Layout, folder: &Path, written_s: f64) -> Outcome<Report
     Ok(Report {
         model: family.name(),
         layout: layout.describe(),
-        device: foretoken_engine::device_name(),
+        device: foretoken_engine::device_name(activations),
         bytes: layout.n_bytes(),
         files: layout.files.len(),
         tensors: layout.files.iter().map(|(_, tensors)| tensors.len()).sum(),

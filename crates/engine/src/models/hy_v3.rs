@@ -25,6 +25,7 @@ use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Rope, Router, Scor
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
+use foretoken_kernels::{Activations, add};
 
 /// The head was trained on the normed state: vLLM, SGLang, llama.cpp and transformers feed it so, and MTPLX measured 77 %
 /// agreement on the release against 39 % (`reference/hy_v3.md` 4.1). The fixture's test pins it.
@@ -61,7 +62,8 @@ fn moe(w: &Weights<'_>, c: &Config) -> Result<Moe> {
     let (h, width) = (c.hidden_size, c.expert_width()?);
     // Counted, not configured: a pruned trunk has fewer experts than the head it carries (`reference/hy_v3.md` 4.7).
     let n_experts = w.n_rows("router.gate")?;
-    let gate = w.linear("router.gate", n_experts, h)?;
+    // A choice between near equals must not hang on rounding.
+    let gate = w.linear("router.gate", n_experts, h)?.seeing(Activations::Exact);
     check_routing("num_experts_per_tok", c.num_experts_per_tok, n_experts)?;
     let n_shared = c.num_shared_experts.unwrap_or(1);
     let shared = || w.at("shared_mlp").mlp(n_shared * width, h, None);
@@ -99,9 +101,9 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor, cache: &mut LayerCache) -> Result<Tensor> {
-        let x = (x + self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
+        let x = add(x, &self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
         let y = self.ffn.forward(&self.post_attention_layernorm.forward(&x)?)?;
-        Ok((x + y)?)
+        Ok(add(&x, &y)?)
     }
 
     fn modules(&self) -> Vec<Module> {
@@ -259,7 +261,7 @@ pub(super) fn load(
         None => load_head(&w, &c, &trunk, options.wiring)?,
         Some(folder) => {
             let donor = open_donor(folder, "hy_v3")?;
-            let w = Weights::root(&donor).renamed(NAMES, None)?;
+            let w = Weights::root(&donor).seeing(w.activations()).renamed(NAMES, None)?;
             // The trunk says how far a text goes.
             let c =
                 Config { max_position_embeddings: trunk.shape.context, ..Config::read(&donor)? };

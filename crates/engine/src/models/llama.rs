@@ -18,6 +18,7 @@ use crate::nn::{Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, Ro
 use crate::weights::{Checkpoint, Shard, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
+use foretoken_kernels::add;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -179,9 +180,9 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor, cache: &mut LayerCache) -> Result<Tensor> {
-        let x = (x + self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
+        let x = add(x, &self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
         let y = self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?;
-        Ok((x + y)?)
+        Ok(add(&x, &y)?)
     }
 
     fn new_cache(&self) -> LayerCache {

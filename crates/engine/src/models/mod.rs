@@ -18,6 +18,7 @@ use crate::cache::Cache;
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
+pub use foretoken_kernels::Activations;
 use std::path::Path;
 
 /// Which of the trunk's hidden states a head was trained on.
@@ -128,6 +129,8 @@ pub struct LoadOptions<'a> {
     pub reduced_draft_vocab: bool,
     /// A folder whose head is put on this trunk, instead of one of its own.
     pub head: Option<&'a Path>,
+    /// How products with quantised weights see their x. A router's choice and weights stored as floats stay exact.
+    pub activations: Activations,
     /// For tests that show what a wrong wiring costs.
     #[doc(hidden)]
     pub wiring: Wiring,
@@ -135,7 +138,12 @@ pub struct LoadOptions<'a> {
 
 impl Default for LoadOptions<'_> {
     fn default() -> Self {
-        Self { reduced_draft_vocab: true, head: None, wiring: Wiring::AsTrained }
+        Self {
+            reduced_draft_vocab: true,
+            head: None,
+            activations: Activations::Exact,
+            wiring: Wiring::AsTrained,
+        }
     }
 }
 
@@ -196,7 +204,7 @@ pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
 
 pub fn load_checkpoint(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Model> {
     let load = family(checkpoint)?.1;
-    let weights = Weights::root(checkpoint);
+    let weights = Weights::root(checkpoint).seeing(options.activations);
     let mut model = load(checkpoint, &weights, options)?;
     weights.refuse_biases()?;
     model.leftovers = weights.leftovers();

@@ -131,7 +131,7 @@ pub(super) fn lm_head(
     (vocab, hidden): (usize, usize),
 ) -> Result<Linear> {
     if tied.unwrap_or(true) && !w.has("lm_head.weight") {
-        return Ok(embed_tokens.as_linear());
+        return Ok(embed_tokens.as_linear().seeing(w.activations()));
     }
     w.linear("lm_head", vocab, hidden)
 }

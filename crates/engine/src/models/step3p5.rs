@@ -28,6 +28,7 @@ use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
 use crate::weights::{Checkpoint, Weights, ZeroCentred};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
+use foretoken_kernels::{Activations, add};
 
 /// The head reads the stream before the trunk's final norm: vLLM, SGLang, llama.cpp and MTPLX; a public port measured 73-80 %
 /// accepted against 1-2 % (`reference/step3p5.md` 4). The fixture's logits pin it.
@@ -67,7 +68,8 @@ const LEVEL_PARTS: [&str; 5] = [
 fn moe(w: &Weights<'_>, c: &Config, (routed, shared): (Option<f32>, Option<f32>)) -> Result<Moe> {
     let (h, m) = (c.hidden_size, w.at("moe"));
     let n_experts = m.n_rows("gate")?;
-    let gate = m.linear("gate", n_experts, h)?;
+    // A choice between near equals must not hang on rounding.
+    let gate = m.linear("gate", n_experts, h)?.seeing(Activations::Exact);
     check_routing("moe_top_k", c.moe_top_k, n_experts)?;
     let bias = c.use_moe_router_bias.unwrap_or(true);
     let softmax = c.moe_router_activation.as_deref() == Some("softmax");
@@ -116,9 +118,9 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor, cache: &mut LayerCache) -> Result<Tensor> {
-        let x = (x + self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
+        let x = add(x, &self.self_attn.forward(&self.input_layernorm.forward(x)?, cache)?)?;
         let y = self.ffn.forward(&self.post_attention_layernorm.forward(&x)?)?;
-        Ok((x + y)?)
+        Ok(add(&x, &y)?)
     }
 
     fn modules(&self) -> Vec<Module> {
@@ -306,7 +308,7 @@ pub(super) fn load(
             let donor = open_donor(folder, "step3p5")?;
             // The trunk says how far a text goes.
             let c = Config::read(&donor)?.reaching(trunk.shape.context);
-            let w = Weights::root(&donor).renamed(NAMES, norms(&c))?;
+            let w = Weights::root(&donor).seeing(w.activations()).renamed(NAMES, norms(&c))?;
             let head = load_head(&w, &c, &trunk, &mut ropes, wiring)?;
             w.refuse_biases()?;
             must_be_there(head, c.num_hidden_layers)?

@@ -39,9 +39,9 @@ impl Attention {
             let x = norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
             Ok(self.rope.forward(&x, position)?.reshape((rows, heads * head_dim))?)
         };
-        let q = turn(self.q.forward(x)?, &self.q_norm, n_heads)?;
-        let k = turn(self.k.forward(x)?, &self.k_norm, n_kv_heads)?;
-        let seen = cache.append(&k, &self.v.forward(x)?)?;
+        let [q, k, v] = Linear::forward_all([&self.q, &self.k, &self.v], x)?;
+        let (q, k) = (turn(q, &self.q_norm, n_heads)?, turn(k, &self.k_norm, n_kv_heads)?);
+        let seen = cache.append(&k, &v)?;
         let spec = AttendSpec {
             n_heads,
             n_kv_heads,

@@ -87,7 +87,7 @@ impl Moe {
         let (chosen, weights) = self.router.choose(x)?;
         let routed = kernels::expert_mlp(x, &self.experts, &chosen, &weights)?;
         Ok(match &self.shared {
-            Some(shared) => (routed + shared.forward(x)?)?,
+            Some(shared) => kernels::add(&routed, &shared.forward(x)?)?,
             None => routed,
         })
     }

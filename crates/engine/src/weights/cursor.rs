@@ -3,7 +3,7 @@ use super::names::{Names, ZeroCentred};
 use super::quant::Packing;
 use crate::nn::{Attention, AttentionSpec, Linear, Mlp, Norm, Rope};
 use crate::{EngineError, Result};
-use foretoken_kernels::{Affine, Dense, Experts, FloatType, Weight, WeightError};
+use foretoken_kernels::{Activations, Affine, Dense, Experts, FloatType, Weight, WeightError};
 use safetensors::Dtype;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,11 +16,27 @@ pub struct Weights<'a> {
     prefix: String,
     names: Rc<Names>,
     taken: Rc<RefCell<BTreeSet<String>>>,
+    activations: Activations,
 }
 
 impl<'a> Weights<'a> {
     pub fn root(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint, prefix: String::new(), names: Rc::default(), taken: Rc::default() }
+        Self {
+            checkpoint,
+            prefix: String::new(),
+            names: Rc::default(),
+            taken: Rc::default(),
+            activations: Activations::Exact,
+        }
+    }
+
+    /// How the linear maps from here on see their x.
+    pub fn seeing(self, activations: Activations) -> Self {
+        Self { activations, ..self }
+    }
+
+    pub fn activations(&self) -> Activations {
+        self.activations
     }
 
     /// The same tensors under the family's own names, see [`Names`].
@@ -234,18 +250,19 @@ impl<'a> Weights<'a> {
                 stacked("down_proj", hidden, width)?,
             )
         };
-        Ok(Experts { gate, up, down, limit: f32::INFINITY })
+        let (limit, activations) = (f32::INFINITY, self.activations);
+        Ok(Experts { gate, up, down, limit, activations })
     }
 
     /// A linear map k -> n without bias.
     pub fn linear(&self, name: &str, n: usize, k: usize) -> Result<Linear> {
-        Ok(Linear::new(self.matrix(name, n, k)?))
+        Ok(Linear::new(self.matrix(name, n, k)?).seeing(self.activations))
     }
 
     /// A linear map with a bias vector `{name}.bias`.
     pub fn linear_with_bias(&self, name: &str, n: usize, k: usize) -> Result<Linear> {
         let bias = self.at(name).vector("bias", &[n])?;
-        Ok(Linear::with_bias(self.matrix(name, n, k)?, bias)?)
+        Ok(Linear::with_bias(self.matrix(name, n, k)?, bias)?.seeing(self.activations))
     }
 
     /// An RMS norm `{name}.weight` [d]; where the file stores the weight less one, one is added.

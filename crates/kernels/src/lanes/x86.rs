@@ -96,6 +96,34 @@ impl Lanes for Avx512 {
             sum8(_mm256_add_ps(lo, hi))
         }
     }
+    // Eight trees at once: each level puts the halves of two side by side.
+    #[inline(always)]
+    unsafe fn sums(v: &[Self::V; 8]) -> [f32; 8] {
+        unsafe {
+            let mut a = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                let (x, y) = (v[2 * i], v[2 * i + 1]);
+                let low = _mm512_shuffle_f32x4::<0x44>(x, y);
+                a[i] = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0xee>(x, y));
+            }
+            let mut b = [_mm512_setzero_pd(); 2];
+            for i in 0..2 {
+                let (x, y) = (a[2 * i], a[2 * i + 1]);
+                let low = _mm512_shuffle_f32x4::<0x88>(x, y);
+                let all = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0xdd>(x, y));
+                b[i] = _mm512_castps_pd(all);
+            }
+            let low = _mm512_castpd_ps(_mm512_unpacklo_pd(b[0], b[1]));
+            let c = _mm512_add_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(b[0], b[1])));
+            let d = _mm512_add_ps(c, _mm512_movehdup_ps(c));
+            // Tree i ended in lane 4 i, tree 4 + i in lane 4 i + 2.
+            let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
+            let mut out = [0f32; 8];
+            let all = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, d));
+            _mm256_storeu_ps(out.as_mut_ptr(), all);
+            out
+        }
+    }
     #[inline(always)]
     unsafe fn hmax(v: Self::V) -> f32 {
         unsafe {

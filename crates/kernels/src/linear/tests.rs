@@ -1,18 +1,18 @@
 use super::*;
 use crate::weight::{Affine, Dense};
 
-struct Rng(u64);
+pub(super) struct Rng(pub u64);
 impl Rng {
     fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as u32
     }
-    fn float(&mut self) -> f32 {
+    pub fn float(&mut self) -> f32 {
         self.next() as f32 / (1u32 << 31) as f32 * 2.0 - 1.0
     }
 }
 
-fn weights(rng: &mut Rng, n: usize, k: usize) -> Vec<Weight> {
+pub(super) fn weights(rng: &mut Rng, n: usize, k: usize) -> Vec<Weight> {
     let mut all = Vec::new();
     for float in [FloatType::F32, FloatType::F16, FloatType::BF16] {
         let mut raw = Vec::new();
