@@ -5,10 +5,13 @@
 //! Does not: compute with weights, know Tauri, write to a folder it did not make.
 
 pub mod download;
+mod hash;
+mod head;
 pub mod hub;
 mod hub_cache;
 
 pub use download::{Download, DownloadError};
+pub use head::HeadPlan;
 pub use hub::{Hub, HubError, RepoId, RepoRef};
 
 use std::path::{Path, PathBuf};

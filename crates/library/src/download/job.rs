@@ -3,16 +3,15 @@
 use super::fetch::{Line, Sink};
 use super::partial::Partial;
 use super::place::Place;
-use super::progress::{Event, FileState, Meter, Progress, remaining};
+use super::progress::{Event, FileState, Reporter};
 use super::{DownloadError, Options, Outcome, Stopping};
 use crate::hub::RemoteFile;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const TICK: Duration = Duration::from_millis(250);
 /// How often a file that another program fetches is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -56,7 +55,7 @@ impl Job {
         }
         ticker.abort();
         result?;
-        self.report(&mut Meter::default(), Instant::now());
+        self.report(&mut self.reporter());
         if self.stopping.is_stopped() {
             return Ok(Outcome::Stopped);
         }
@@ -179,25 +178,21 @@ impl Job {
     }
 
     async fn tick(self: Arc<Self>) {
-        let (mut meter, began) = (Meter::default(), Instant::now());
+        let mut reporter = self.reporter();
         loop {
-            self.report(&mut meter, began);
-            tokio::time::sleep(TICK).await;
+            self.report(&mut reporter);
+            tokio::time::sleep(Reporter::EVERY).await;
         }
     }
 
-    fn report(&self, meter: &mut Meter, began: Instant) {
-        let done: u64 = self.have.iter().map(|n| n.load(Ordering::Relaxed)).sum();
-        let total = self.line.listing.bytes();
-        let speed = meter.sample(began.elapsed(), done);
-        (self.line.notify)(Event::Progress(Progress {
-            done,
-            total,
-            speed,
-            remaining: remaining(total.saturating_sub(done), speed),
-            files_ready: self.ready.load(Ordering::Relaxed),
-            files: self.have.len(),
-        }));
+    fn reporter(&self) -> Reporter {
+        let notify = Arc::clone(&self.line.notify);
+        Reporter::new(notify, self.line.listing.bytes(), self.have.len())
+    }
+
+    fn report(&self, reporter: &mut Reporter) {
+        let done = self.have.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        reporter.report(done, self.ready.load(Ordering::Relaxed));
     }
 }
 

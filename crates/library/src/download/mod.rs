@@ -6,7 +6,6 @@
 mod delete;
 mod error;
 mod fetch;
-mod hash;
 mod job;
 mod limit;
 mod partial;
@@ -16,9 +15,13 @@ mod progress;
 use crate::hub::{Hub, Listing, Retry};
 pub use delete::{delete, discard};
 pub use error::DownloadError;
-use fetch::Line;
-use limit::Limiter;
+pub(crate) use fetch::{Line, Sink};
+pub(crate) use job::{blocking, need_disk};
+pub(crate) use limit::Limiter;
+pub(crate) use partial::Partial;
 pub use place::{Pending, pending};
+pub(crate) use place::{try_lock, write_whole};
+pub(crate) use progress::Reporter;
 pub use progress::{Event, FileState, Progress};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -105,6 +108,16 @@ impl Download {
         };
         let result = spawn(hub, Arc::new(job).run());
         Self { stopping, limiter, forget, result }
+    }
+
+    /// A download of something else than a repository's files; it ends when `stopping` says so.
+    pub(crate) fn of(
+        hub: &Hub,
+        stopping: Stopping,
+        limiter: Arc<Limiter>,
+        work: impl Future<Output = Result<Outcome, DownloadError>> + Send + 'static,
+    ) -> Self {
+        Self { stopping, limiter, forget: Mutex::new(None), result: spawn(hub, work) }
     }
 
     /// Ends soon and keeps everything; it is [`pending`] afterwards.

@@ -5,7 +5,7 @@
 //! disk again and keeps it up to the last mark that holds, plus what follows it. What follows is unproven (a machine
 //! that lost power may have left zeros there); should the whole turn out wrong, only that part is fetched again.
 
-use super::hash::Hasher;
+use crate::hash::Hasher;
 use crate::hub::ContentId;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -83,6 +83,14 @@ impl Partial {
         partial.doubt = doubt.filter(|&doubt| doubt < partial.len);
         partial.write_journal()?;
         Ok(Some(partial))
+    }
+
+    /// Drops what no mark proves, for a file whose hash nobody knows.
+    pub fn only_proven(mut self) -> io::Result<Self> {
+        if self.doubt.is_some() {
+            self.go_back()?;
+        }
+        Ok(self)
     }
 
     /// Hashes the file up to `to`.

@@ -202,6 +202,6 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     std::fs::rename(new, path)
 }
 
-pub(crate) fn gone_is_fine(error: io::Error) -> io::Result<()> {
+pub(super) fn gone_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }

@@ -1,7 +1,7 @@
 //! How far, how fast, how long still.
 
 use crate::hub::HubError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Weight of the newest second in the speed; smooth enough to read, quick enough to believe.
 const NEWEST: f64 = 0.3;
@@ -47,14 +47,14 @@ pub enum Event {
 
 /// Speed from samples of a monotonic clock. The wall clock is not asked: it jumps.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+struct Meter {
     last: Option<(Duration, u64)>,
     speed: f64,
 }
 
 impl Meter {
     /// Speed at `now`, in bytes per second.
-    pub fn sample(&mut self, now: Duration, done: u64) -> f64 {
+    fn sample(&mut self, now: Duration, done: u64) -> f64 {
         let Some((before, was)) = self.last else {
             self.last = Some((now, done));
             return 0.0;
@@ -77,7 +77,37 @@ impl Meter {
     }
 }
 
-pub(crate) fn remaining(left: u64, speed: f64) -> Option<Duration> {
+/// Tells how far a download is.
+pub(crate) struct Reporter {
+    notify: super::Notify,
+    meter: Meter,
+    began: Instant,
+    total: u64,
+    files: usize,
+}
+
+impl Reporter {
+    /// How often is often enough.
+    pub const EVERY: Duration = Duration::from_millis(250);
+
+    pub fn new(notify: super::Notify, total: u64, files: usize) -> Self {
+        Self { notify, meter: Meter::default(), began: Instant::now(), total, files }
+    }
+
+    pub fn report(&mut self, done: u64, files_ready: usize) {
+        let speed = self.meter.sample(self.began.elapsed(), done);
+        (self.notify)(Event::Progress(Progress {
+            done,
+            total: self.total,
+            speed,
+            remaining: remaining(self.total.saturating_sub(done), speed),
+            files_ready,
+            files: self.files,
+        }));
+    }
+}
+
+fn remaining(left: u64, speed: f64) -> Option<Duration> {
     if left == 0 {
         return Some(Duration::ZERO);
     }

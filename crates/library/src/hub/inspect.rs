@@ -1,6 +1,7 @@
 //! A model looked at from afar: its configuration, whether it has an MTP head, and where, before anything is fetched.
 
 use super::{Hub, HubError, Listing, RemoteFile, RemoteTensor, RepoRef};
+use crate::hash::Hasher;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,8 @@ pub struct RemoteModel {
     pub n_layers: Option<u64>,
     /// Bytes of all weight files.
     pub weights: u64,
+    /// The configuration's own bytes, for a copy of it.
+    pub(crate) config_text: Vec<u8>,
     /// The head's tensors in the order they lie in their files; none = the repository has no head.
     pub head: Vec<RemoteTensor>,
     pub head_place: Option<HeadPlace>,
@@ -59,7 +62,8 @@ impl Hub {
     }
 
     pub(crate) async fn inspect_now(&self, listing: Listing) -> Result<RemoteModel, HubError> {
-        let config: Value = self.json_file(&listing, "config.json").await?;
+        let config_text = self.small_file(&listing, "config.json").await?;
+        let config: Value = parse(&config_text, "config.json")?;
         let text = config.get("text_config").unwrap_or(&config);
         let either = |key: &str| text.get(key).or_else(|| config.get(key)).cloned();
         let n_layers = either("num_hidden_layers").and_then(|n| n.as_u64());
@@ -71,7 +75,7 @@ impl Hub {
             .filter(|path| HEAD_FILES.contains(&path.as_str()))
             .collect();
         if listing.file(INDEX).is_some() {
-            let index: Index = self.json_file(&listing, INDEX).await?;
+            let index: Index = parse(&self.small_file(&listing, INDEX).await?, INDEX)?;
             let shards = index.weight_map.into_iter().filter(|(name, _)| is_head(name, n_layers));
             look_in.extend(shards.map(|(_, shard)| shard));
         } else {
@@ -100,22 +104,40 @@ impl Hub {
             }
         };
         let weights = weight_files().map(|f| f.size).sum();
-        Ok(RemoteModel { config, model_type, n_layers, weights, head, head_place, listing })
+        Ok(RemoteModel {
+            config,
+            config_text,
+            model_type,
+            n_layers,
+            weights,
+            head,
+            head_place,
+            listing,
+        })
     }
 
-    async fn json_file<T: serde::de::DeserializeOwned>(
-        &self,
-        listing: &Listing,
-        path: &str,
-    ) -> Result<T, HubError> {
+    /// A whole file in memory, verified.
+    async fn small_file(&self, listing: &Listing, path: &str) -> Result<Vec<u8>, HubError> {
         let bad = |why: String| HubError::BadAnswer { what: path.to_owned(), why };
         let file = file(listing, path)?;
         if file.size > MAX_SMALL {
             return Err(bad(format!("{} bytes are too many for it", file.size)));
         }
         let bytes = self.read_range(listing, file, 0..file.size).await?;
-        serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))
+        let mut hash = Hasher::new(&file.id, file.size);
+        hash.update(&bytes);
+        if hash.hex() != file.id.hex() {
+            return Err(bad("it arrives damaged".to_owned()));
+        }
+        Ok(bytes)
     }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &str) -> Result<T, HubError> {
+    // An editor's byte order mark is not part of the text.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    serde_json::from_slice(text)
+        .map_err(|e| HubError::BadAnswer { what: path.to_owned(), why: e.to_string() })
 }
 
 fn file<'a>(listing: &'a Listing, path: &str) -> Result<&'a RemoteFile, HubError> {
