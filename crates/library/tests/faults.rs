@@ -281,6 +281,26 @@ fn offline_is_told_and_a_download_outlasts_it() {
 }
 
 #[test]
+fn a_hub_that_takes_the_call_and_says_nothing_is_told() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = format!("127.0.0.1:{}", silent.local_addr().unwrap().port());
+    let error = ask(&hub(&format!("http://{host}"), None));
+    assert_eq!(error, HubError::Stalled { host, after: Duration::from_millis(400) });
+}
+
+#[test]
+fn a_proxy_is_used_when_it_is_named() {
+    let scene = Scene::new();
+    let options = foretoken_library::hub::HubOptions {
+        endpoint: "http://hub.invalid".to_owned(),
+        proxy: Some(scene.mirror.endpoint.clone()),
+        ..Default::default()
+    };
+    let listing = list(&Hub::new(&options).unwrap());
+    assert_eq!(listing, scene.list());
+}
+
+#[test]
 fn a_full_disk_is_told_ahead_with_both_numbers() {
     let scene = Scene::new();
     let claimed = support::mirror::Served {

@@ -33,6 +33,18 @@ fn start(mirror: &Mirror, cache: &Path) -> Child {
 }
 
 #[test]
+fn two_processes_at_once_share_the_work() {
+    let scene = Scene::new();
+    scene.mirror.with(|state| state.throttle = Some(1_000_000));
+    let mut both = [(); 2].map(|()| start(&scene.mirror, scene.cache.path()));
+    for child in &mut both {
+        assert!(child.wait().expect("ends").success());
+    }
+    scene.assert_complete();
+    assert_eq!(scene.mirror.sent(), scene.list().bytes(), "no byte is fetched twice");
+}
+
+#[test]
 fn every_resume_after_kill_ends_with_the_right_hashes() {
     let rounds = std::env::var("FORETOKEN_KILL_ROUNDS").ok().and_then(|n| n.parse().ok());
     let rounds: u32 = rounds.unwrap_or(8);

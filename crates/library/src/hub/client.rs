@@ -123,6 +123,9 @@ impl Hub {
             let proxy = reqwest::Proxy::all(proxy)
                 .map_err(|_| setup("the proxy's address cannot be read".to_owned()))?;
             client = client.proxy(proxy);
+        } else if is_here(&endpoint) {
+            // The system's proxy leads out of the machine.
+            client = client.no_proxy();
         }
         let client = client.build().map_err(|e| setup(reason(e)))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -319,6 +322,11 @@ impl Answer {
             out.extend_from_slice(&chunk);
         }
     }
+}
+
+fn is_here(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// `host` or `host:port`, without the path: signed addresses are secrets.

@@ -53,6 +53,11 @@ fn serve(stream: TcpStream, port: u16, handler: &Handler) {
             head.push(line);
         }
         let target = head[0].split(' ').nth(1).unwrap_or("/").to_owned();
+        // Through a proxy, the whole address is asked for.
+        let target = match target.strip_prefix("http://") {
+            Some(rest) => format!("/{}", rest.split_once('/').map_or("", |(_, path)| path)),
+            None => target,
+        };
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let request = Request {
             path: decode(path),
