@@ -182,3 +182,45 @@ fn a_state_is_told_for_every_file() {
         assert_eq!(told, [FileState::Fetching { from: 0 }, FileState::Ready], "{}", file.path);
     }
 }
+
+#[test]
+fn a_check_finds_what_differs_and_a_download_mends_it() {
+    use foretoken_library::download::{FileCheck, check, drop_damaged};
+    use std::sync::atomic::AtomicBool;
+    let scene = Scene::new();
+    scene.run().result.expect("complete");
+    let listing = scene.list();
+    let folder = scene.blobs().join("../snapshots").join(&listing.commit);
+    let stop = AtomicBool::new(false);
+    let look = || {
+        let mut last = 0;
+        let found = check(&folder, &listing, &stop, |read| last = read).expect("readable").unwrap();
+        assert_eq!(last, listing.bytes());
+        found.into_iter().map(|(file, found)| (file.path.clone(), file, found)).collect::<Vec<_>>()
+    };
+    assert!(look().iter().all(|(.., found)| *found == FileCheck::Good));
+    // A bit that tipped over on the disk, and a link that is gone.
+    std::fs::write(folder.join("._config.json"), "another system's").unwrap();
+    let blob = scene.blobs().join(listing.file(SHARD).unwrap().id.hex());
+    let mut bytes = std::fs::read(&blob).unwrap();
+    bytes[1234] ^= 4;
+    std::fs::write(&blob, bytes).unwrap();
+    std::fs::remove_file(folder.join("tokenizer.json")).unwrap();
+    let found = look();
+    let not_good: Vec<_> = found.iter().filter(|(.., f)| *f != FileCheck::Good).collect();
+    let told: Vec<_> = not_good.iter().map(|(path, _, f)| (path.as_str(), f.clone())).collect();
+    assert_eq!(told, [(SHARD, FileCheck::Differs), ("tokenizer.json", FileCheck::Missing)]);
+
+    let checked: Vec<_> = found.into_iter().map(|(_, file, found)| (file, found)).collect();
+    drop_damaged(scene.cache.path(), &listing, &checked).expect("removed");
+    let before = scene.mirror.sent();
+    scene.run().result.expect("complete");
+    assert_eq!(
+        scene.mirror.sent() - before,
+        SHARD_BYTES as u64,
+        "only the damaged file is fetched"
+    );
+    scene.assert_complete();
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(check(&folder, &listing, &stop, |_| {}).expect("readable"), None);
+}

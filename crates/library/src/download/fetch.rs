@@ -48,7 +48,15 @@ impl Sink {
 
     /// `false` when a half has ended with an error, which `finish` tells.
     pub async fn push(&self, piece: Piece) -> bool {
-        self.to_hash.send(piece.clone()).await.is_ok() && self.to_disk.send(piece).await.is_ok()
+        // Room in both queues first: whoever stops waiting here has given the piece to both halves or to neither.
+        match tokio::join!(self.to_hash.reserve(), self.to_disk.reserve()) {
+            (Ok(to_hash), Ok(to_disk)) => {
+                to_hash.send(piece.clone());
+                to_disk.send(piece);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The partial file with everything that was pushed.

@@ -1,8 +1,9 @@
 //! Downloads: into the hub cache, several files at a time, resumed from the byte, verified before they get their name.
 //!
-//! Entry points: [`Download::start`], [`pending`], [`discard`], [`delete`].
+//! Entry points: [`Download::start`], [`pending`], [`check()`], [`discard`], [`delete`].
 //! Does not: delete what it did not prove wrong, keep a token, judge whether a model is of use.
 
+mod check;
 mod delete;
 mod error;
 mod fetch;
@@ -13,6 +14,7 @@ mod place;
 mod progress;
 
 use crate::hub::{Hub, Listing, Retry};
+pub use check::{FileCheck, check, drop_damaged};
 pub use delete::{delete, discard};
 pub use error::DownloadError;
 pub(crate) use fetch::{Line, Sink};

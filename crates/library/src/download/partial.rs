@@ -156,8 +156,15 @@ impl Partial {
 
     /// On the disk for good, under its final name.
     pub fn finish(self, to: &Path) -> io::Result<()> {
+        let file = open(&self.path)?;
+        if file.metadata()?.len() != self.size {
+            return Err(io::Error::new(
+                ErrorKind::UnexpectedEof,
+                "somebody else writes to this file",
+            ));
+        }
         // Without this a power cut after the renaming could leave an empty file under a name that promises its content.
-        open(&self.path)?.sync_all()?;
+        file.sync_all()?;
         std::fs::rename(&self.path, to)?;
         remove(&journal(&self.path))
     }

@@ -1,6 +1,7 @@
 //! Bytes of a file, by range. Nothing but the bytes asked for gets through.
 
-use super::client::{About, Answer, host};
+use super::client::Answer;
+use super::fault::{About, host};
 use super::{ContentId, Hub, HubError, Listing, RemoteFile};
 use reqwest::StatusCode;
 use std::ops::Range;

@@ -1,8 +1,9 @@
-//! The client: one connection pool, the endpoint, the token, and what an answer's status means.
+//! The client: one connection pool, the endpoint, the token, redirects.
 
-use super::{DEFAULT_ENDPOINT, HubError, RepoId, Retry, retry};
+use super::fault::{About, host, reason};
+use super::{DEFAULT_ENDPOINT, HubError, Retry};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RANGE};
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{Response, Url};
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -30,7 +31,7 @@ impl fmt::Debug for Token {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HubOptions {
     pub endpoint: String,
     pub token: Option<Token>,
@@ -54,6 +55,14 @@ impl Default for HubOptions {
     }
 }
 
+impl fmt::Debug for HubOptions {
+    /// Without the token and the proxy, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, stall, retry, .. } = self;
+        write!(f, "HubOptions({endpoint}, stall {stall:?}, {retry:?}, ..)")
+    }
+}
+
 impl HubOptions {
     /// The endpoint other tools are told by `HF_ENDPOINT`. Their token is not taken over: who calls decides about that.
     pub fn from_env() -> Self {
@@ -73,9 +82,9 @@ pub struct Hub {
 
 pub(super) struct Inner {
     pub(super) endpoint: Url,
-    token: Option<HeaderValue>,
+    pub(super) token: Option<HeaderValue>,
     client: reqwest::Client,
-    stall: Duration,
+    pub(super) stall: Duration,
     retry: Retry,
     /// Taken when the last clone goes.
     runtime: Option<tokio::runtime::Runtime>,
@@ -102,7 +111,9 @@ impl Hub {
         let mut endpoint = Url::parse(options.endpoint.trim())
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-            .ok_or_else(|| setup(format!("{:?} is no address of a hub", options.endpoint)))?;
+            // A password in an address ends up in logs.
+            .filter(|url| url.username().is_empty() && url.password().is_none())
+            .ok_or_else(|| setup("the hub's address is none".to_owned()))?;
         let folder = format!("{}/", endpoint.path().trim_end_matches('/'));
         endpoint.set_path(&folder);
         let token = options.token.as_ref().map(|token| {
@@ -234,65 +245,6 @@ impl Hub {
         }
         Err(HubError::NotTheHub { host: host(&url), why: "it redirects in circles" })
     }
-
-    /// What a status that is no success means. Away from the endpoint it says nothing about the repository.
-    fn refusal(
-        &self,
-        ours: bool,
-        status: StatusCode,
-        headers: &HeaderMap,
-        about: About<'_>,
-    ) -> HubError {
-        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
-        let repo = about.repo.clone();
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            return HubError::RateLimited {
-                wait: text("retry-after").and_then(retry::retry_after),
-            };
-        }
-        if !ours {
-            return match status.as_u16() {
-                400..=404 | 410 => HubError::AddressRefused { status: status.as_u16() },
-                416 => HubError::WrongRange { file: about.file.unwrap_or_default().to_owned() },
-                status => HubError::Server { status },
-            };
-        }
-        let file = about.file.map(str::to_owned);
-        let revision = about.revision.to_owned();
-        match (status.as_u16(), text("x-error-code").unwrap_or_default()) {
-            (401 | 403, "GatedRepo") => HubError::Gated { repo },
-            (401, _) if self.inner.token.is_some() => HubError::StaleToken,
-            (401, _) => HubError::Private { repo },
-            (403, _) => HubError::Forbidden { repo },
-            (404, "RevisionNotFound") => HubError::NoRevision { repo, revision },
-            (404, "RepoNotFound") => HubError::NoRepository { repo },
-            (404, _) => match file {
-                Some(file) => HubError::NoFile { repo, file },
-                None => HubError::NoRepository { repo },
-            },
-            (416, _) => HubError::WrongRange { file: file.unwrap_or_default() },
-            (status, _) => HubError::Server { status },
-        }
-    }
-
-    pub(super) fn line_error(&self, url: &Url, error: reqwest::Error) -> HubError {
-        let host = host(url);
-        if error.is_connect() {
-            HubError::Offline { host, why: reason(error) }
-        } else if error.is_timeout() {
-            HubError::Stalled { host, after: self.inner.stall }
-        } else {
-            HubError::Dropped { host, why: reason(error) }
-        }
-    }
-}
-
-/// What a request is about, for the error.
-#[derive(Clone, Copy)]
-pub(super) struct About<'a> {
-    pub repo: &'a RepoId,
-    pub revision: &'a str,
-    pub file: Option<&'a str>,
 }
 
 /// A successful answer and every header on the way to it; later ones win.
@@ -329,22 +281,6 @@ fn is_here(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// `host` or `host:port`, without the path: signed addresses are secrets.
-pub(super) fn host(url: &Url) -> String {
-    let name = url.host_str().unwrap_or_default();
-    url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"))
-}
-
-/// The innermost cause, which is the one that tells; never with the address.
-fn reason(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut cause: &dyn std::error::Error = &error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,7 +300,7 @@ mod tests {
         };
         let nested = hub("http://localhost:9/hub/").expect("a client");
         assert_eq!(nested.address(&["api", "a b"]).as_str(), "http://localhost:9/hub/api/a%20b");
-        for wrong in ["", "huggingface.co", "ftp://x", "http://"] {
+        for wrong in ["", "huggingface.co", "ftp://x", "http://", "http://me:secret@x"] {
             assert!(matches!(hub(wrong), Err(HubError::Setup { .. })), "{wrong}");
         }
     }

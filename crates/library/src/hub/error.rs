@@ -32,6 +32,9 @@ pub enum HubError {
     Server { status: u16 },
     #[error("{host} cannot be reached ({why})")]
     Offline { host: String, why: String },
+    /// Something in between reads along, or a clock is wrong.
+    #[error("the certificate of {host} is not trusted ({why})")]
+    Untrusted { host: String, why: String },
     #[error("{host} sent nothing for {} seconds", after.as_secs())]
     Stalled { host: String, after: Duration },
     #[error("the line to {host} broke ({why})")]

@@ -1,6 +1,6 @@
 //! What a repository holds at a revision: the commit, and every file with its size and content id.
 
-use super::client::{About, host};
+use super::fault::{About, host};
 use super::{Hub, HubError, RepoId, RepoRef, check_path};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};

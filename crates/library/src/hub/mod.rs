@@ -6,6 +6,7 @@
 mod bytes;
 mod client;
 mod error;
+mod fault;
 mod inspect;
 mod listing;
 mod name;

@@ -130,6 +130,18 @@ fn wrong_bytes_from_the_line_cost_the_file() {
 }
 
 #[test]
+fn a_file_that_was_cut_behind_our_back_gets_no_name() {
+    let place = Place::new();
+    let mut partial = place.open();
+    place.fetch(&mut partial, SIZE, &content());
+    OpenOptions::new().write(true).open(place.path()).unwrap().set_len(999).unwrap();
+    assert_eq!(partial.wrong_hash(), None);
+    let blob = place.dir.path().join("blob");
+    assert!(partial.finish(&blob).is_err());
+    assert!(!blob.exists());
+}
+
+#[test]
 fn what_another_tool_began_is_continued() {
     let place = Place::new();
     std::fs::write(place.path(), &content()[..333]).unwrap();
