@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const WEIGHTS: &str = "mtp.safetensors";
 const CONFIG: &str = "config.json";
-/// What follows the last mark is fetched again after a crash.
+/// What follows the last mark is fetched again after a crash: more marks than a file with a hash gets.
 const MARK_EVERY: u64 = 8 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -107,8 +107,13 @@ impl HeadPlan {
             notify: Arc::new(on_event),
         };
         let stopping = Stopping::default();
-        let fetching =
-            Fetching { plan: self, folder: folder.to_owned(), line, stopping: stopping.clone() };
+        let fetching = Fetching {
+            plan: self,
+            folder: folder.to_owned(),
+            line,
+            stopping: stopping.clone(),
+            mark_every: options.mark_every.clamp(1, MARK_EVERY),
+        };
         Download::of(hub, stopping, limiter, fetching.run(options.also_needed))
     }
 
@@ -125,6 +130,7 @@ struct Fetching {
     folder: PathBuf,
     line: Line,
     stopping: Stopping,
+    mark_every: u64,
 }
 
 impl Fetching {
@@ -149,10 +155,11 @@ impl Fetching {
         let size = self.plan.bytes();
         let opening = {
             let (path, stopping) = (path.clone(), self.stopping.clone());
+            let every = self.mark_every;
             move || {
                 // There is no hash to compare with, so the id only says which kind to use.
                 let id = ContentId::Sha256(String::new());
-                let opened = Partial::open(&path, &id, size, MARK_EVERY, stopping.flag())?;
+                let opened = Partial::open(&path, &id, size, every, stopping.flag())?;
                 opened.map(Partial::only_proven).transpose()
             }
         };

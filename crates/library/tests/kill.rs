@@ -11,25 +11,67 @@ use support::*;
 
 const ENDPOINT: &str = "FORETOKEN_KILL_ENDPOINT";
 const CACHE: &str = "FORETOKEN_KILL_CACHE";
+const HEAD: &str = "FORETOKEN_KILL_HEAD";
 const FILES: u64 = 20;
+
+fn rounds() -> u32 {
+    std::env::var("FORETOKEN_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
+}
 
 /// Not a test by itself: what the killed process runs, when it is told where.
 #[test]
 fn the_process_that_is_killed() {
     let (Ok(endpoint), Ok(cache)) = (std::env::var(ENDPOINT), std::env::var(CACHE)) else { return };
     let hub = hub(&endpoint, None);
+    if std::env::var(HEAD).is_ok() {
+        let fetching = original::plan(&hub).fetch(&hub, Path::new(&cache), options(), |_| {});
+        fetching.wait().expect("complete");
+        return;
+    }
     run(&hub, Path::new(&cache), list(&hub), options()).result.expect("complete");
 }
 
 fn start(mirror: &Mirror, cache: &Path) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
+    command(mirror, cache).spawn().expect("starts")
+}
+
+fn command(mirror: &Mirror, cache: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
         .args(["--exact", "the_process_that_is_killed"])
         .env(ENDPOINT, &mirror.endpoint)
         .env(CACHE, cache)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts")
+        .stderr(Stdio::null());
+    command
+}
+
+#[test]
+fn a_head_is_right_after_every_kill() {
+    let mirror = Mirror::new();
+    let head = original::original(&mirror);
+    let hub = hub(&mirror.endpoint, None);
+    let rounds = rounds().div_ceil(4);
+    let mut kept = 0;
+    for _ in 0..rounds {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        mirror.with(|state| state.throttle = Some(4_000_000));
+        for _ in 0..fastrand::u8(1..=3) {
+            let mut child = command(&mirror, folder.path()).env(HEAD, "1").spawn().expect("starts");
+            std::thread::sleep(Duration::from_millis(fastrand::u64(100..700)));
+            child.kill().expect("killed");
+            child.wait().expect("gone");
+        }
+        let partial = names(folder.path()).into_iter().find(|name| name.ends_with(".incomplete"));
+        kept += u32::from(partial.is_some());
+        mirror.with(|state| state.throttle = None);
+        original::plan(&hub)
+            .fetch(&hub, folder.path(), options(), |_| {})
+            .wait()
+            .expect("complete");
+        original::assert_is(folder.path(), &head);
+    }
+    eprintln!("{rounds} rounds, {kept} times something was left to fetch");
 }
 
 #[test]
@@ -46,8 +88,7 @@ fn two_processes_at_once_share_the_work() {
 
 #[test]
 fn every_resume_after_kill_ends_with_the_right_hashes() {
-    let rounds = std::env::var("FORETOKEN_KILL_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let rounds: u32 = rounds.unwrap_or(8);
+    let rounds = rounds();
     let mirror = Mirror::new();
     mirror.add(REPO, "config.json", b"{}".to_vec());
     for i in 1..FILES {

@@ -24,9 +24,9 @@ impl Hub {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
         let repo = about.repo.clone();
         if status == StatusCode::TOO_MANY_REQUESTS {
-            return HubError::RateLimited {
-                wait: text("retry-after").and_then(retry::retry_after),
-            };
+            let wait = text("retry-after").and_then(retry::retry_after);
+            let wait = wait.or_else(|| text("ratelimit").and_then(retry::window_left));
+            return HubError::RateLimited { wait };
         }
         if !ours {
             return match status.as_u16() {

@@ -61,6 +61,16 @@ pub(super) fn retry_after(value: &str) -> Option<Duration> {
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
+/// `RateLimit: "api";r=0;t=55`, which the hub sends with every answer: seconds until its window ends, when none of
+/// the window's requests is left. One more, because they are rounded.
+pub(super) fn window_left(value: &str) -> Option<Duration> {
+    let mut parts = value.split(';').map(str::trim);
+    let of = |key: &str, part: &str| part.strip_prefix(key)?.parse::<u64>().ok();
+    let left = parts.find_map(|part| of("r=", part))?;
+    let seconds = parts.find_map(|part| of("t=", part))?;
+    (left == 0).then(|| Duration::from_secs(seconds.saturating_add(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +90,9 @@ mod tests {
         assert_eq!(retry.wait(&limited(7), 0), Some(Duration::from_secs(7)));
         assert_eq!(retry.wait(&limited(4000), 0), None);
         assert_eq!(retry.wait(&HubError::StaleToken, 0), None);
+        assert_eq!(window_left("\"api\";r=0;t=55"), Some(Duration::from_secs(56)));
+        assert_eq!(window_left("\"api\"; r=3; t=55"), None);
+        assert_eq!(window_left("unlimited"), None);
         assert_eq!(retry_after(" 12 "), Some(Duration::from_secs(12)));
         assert_eq!(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), None);
     }

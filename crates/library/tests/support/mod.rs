@@ -3,6 +3,7 @@
 
 mod http;
 pub mod mirror;
+pub mod original;
 
 use foretoken_library::download::{Event, Options, Outcome};
 use foretoken_library::hub::{Hub, HubOptions, Listing, RepoRef, Retry, Token};
