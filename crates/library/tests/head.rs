@@ -66,6 +66,10 @@ fn where_a_head_is_is_told_before_anything_is_fetched() {
     assert!(HeadPlan::new(&headless).is_none());
     let file = "model-mtp.safetensors".to_owned();
     assert_eq!(look("repack/own").head_place, Some(HeadPlace::OwnFiles(vec![file])));
+
+    // A copy beside the shards adds nothing.
+    mirror.add(ORIGINAL, "mtp.safetensors", safetensors(&head));
+    assert_eq!(look(ORIGINAL).head_bytes(), tensors as u64);
 }
 
 #[test]

@@ -84,6 +84,7 @@ impl Hub {
         }
 
         let (mut head, mut own, mut mixed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut names = BTreeSet::new();
         for path in look_in {
             let file = file(&listing, &path)?;
             let all = self.tensors(&listing, file).await?;
@@ -93,7 +94,8 @@ impl Hub {
             if !found.is_empty() {
                 if found.len() == n_all { own.push(path) } else { mixed.push(path) }
             }
-            head.extend(found);
+            // A head that is there twice, in the shards and in a file of its own, counts once.
+            head.extend(found.into_iter().filter(|tensor| names.insert(tensor.name.clone())));
         }
         let head_place = match (own.is_empty(), mixed.is_empty()) {
             (true, true) => None,
