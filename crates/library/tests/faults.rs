@@ -90,6 +90,16 @@ fn a_servers_failure_and_416_are_tried_again() {
 }
 
 #[test]
+fn what_the_server_calls_our_fault_is_not_tried_again() {
+    let scene = Scene::new();
+    let refused = Kind::Status(451, None, "text/plain", "not here");
+    scene.mirror.fault(Fault::new(Stage::Resolve, SHARD, refused).times(9));
+    let ran = scene.run();
+    assert!(waits(&ran).is_empty(), "nobody tries again what the law forbids");
+    assert_eq!(hub_error(ran), HubError::Server { status: 451 });
+}
+
+#[test]
 fn retry_after_is_honoured() {
     let scene = Scene::new();
     let limited = Kind::Status(429, Some("1"), "text/plain", "slow down");

@@ -71,6 +71,8 @@ impl HubError {
         match self {
             Self::Offline { .. } | Self::Stalled { .. } | Self::Dropped { .. } => Cure::Line,
             Self::RateLimited { wait } => Cure::Server(*wait),
+            // What the server says is our fault stays our fault.
+            Self::Server { status } if *status < 500 && *status != 408 => Cure::None,
             Self::Server { .. }
             | Self::AddressRefused { .. }
             | Self::NotTheHub { .. }

@@ -6,8 +6,6 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Files in a page, which is the most the hub gives.
-const PAGE: &str = "1000";
 /// No model is near it; a server that never stops naming pages is.
 const MAX_FILES: usize = 200_000;
 
@@ -122,7 +120,7 @@ impl Hub {
         }
 
         let mut url = self.address(&[&parts[..], &["tree", &commit]].concat());
-        url.query_pairs_mut().append_pair("recursive", "true").append_pair("limit", PAGE);
+        url.query_pairs_mut().append_pair("recursive", "true");
         let (mut files, mut names) = (Vec::new(), BTreeSet::new());
         loop {
             let (rows, next): (Vec<Row>, _) = self.json(&url, about).await?;
