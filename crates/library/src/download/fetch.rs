@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Pieces waiting for the disk or the hash; a piece is some hundred KiB at most.
-const QUEUE: usize = 16;
+/// Pieces waiting for the disk or the hash. A piece is up to 400 KiB, so four files wait with 13 MiB at most.
+const QUEUE: usize = 8;
 
 type Piece = bytes::Bytes;
 

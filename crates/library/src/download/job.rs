@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// More lines at once bring no more bytes, and each has buffers.
+const MOST_FILES: usize = 8;
 /// How often a file that another program fetches is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -41,7 +43,7 @@ impl Job {
         order.sort_by_key(|&i| self.files()[i].size > 1 << 20);
         let queue = Arc::new(Mutex::new(VecDeque::from(order)));
         let mut workers = tokio::task::JoinSet::new();
-        for _ in 0..self.options.parallel.clamp(1, 16) {
+        for _ in 0..self.options.parallel.clamp(1, MOST_FILES) {
             workers.spawn(Arc::clone(&self).work(Arc::clone(&queue)));
         }
         let ticker = tokio::spawn(Arc::clone(&self).tick());

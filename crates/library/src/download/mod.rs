@@ -37,7 +37,7 @@ pub(crate) type Notify = Arc<dyn Fn(Event) + Send + Sync>;
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Files at a time.
+    /// Files at a time, 8 at most.
     pub parallel: usize,
     /// Bytes per second.
     pub bandwidth: Option<u64>,
