@@ -1,9 +1,20 @@
-//! Where models are on disk: the starter, folders the person added, the hub cache that other tools share.
+//! Where models are on disk, and how they get there: the starter, folders the person added, the hub cache that other
+//! tools share, the hub itself.
 //!
-//! Entry points: [`Library::resolve`] (name to folder) and [`Library::list`]. Downloading comes here later.
-//! Does not: read weights, know Tauri, write to a folder it did not make.
+//! Entry points: [`Library::resolve`] (name to folder), [`Library::list`], [`catalogue()`], [`Hub`], [`Download`], [`HeadPlan`].
+//! Does not: compute with weights, know Tauri, write to a folder it did not make.
 
+mod catalogue;
+pub mod download;
+mod hash;
+mod head;
+pub mod hub;
 mod hub_cache;
+
+pub use catalogue::{HeadSource, Offer, Sampling, Support, catalogue};
+pub use download::{Download, DownloadError};
+pub use head::HeadPlan;
+pub use hub::{Hub, HubError, RepoId, RepoRef};
 
 use std::path::{Path, PathBuf};
 
