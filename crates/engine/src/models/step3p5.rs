@@ -24,7 +24,9 @@ use super::parts::{
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
 use crate::decode::MAX_DEPTH;
-use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
+use crate::nn::{
+    Attention, BlockParts, Embedding, Ffn, LevelParts, Linear, Moe, Norm, Router, Score, TrunkParts,
+};
 use crate::weights::{Checkpoint, Weights, ZeroCentred};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -125,6 +127,15 @@ impl Block {
         let norms = [&self.input_layernorm, &self.post_attention_layernorm];
         layer_modules(&self.self_attn, &self.ffn, norms)
     }
+
+    fn parts(&self) -> BlockParts<'_> {
+        BlockParts {
+            input_norm: &self.input_layernorm,
+            attention: &self.self_attn,
+            feed_norm: &self.post_attention_layernorm,
+            feed: (&self.ffn).into(),
+        }
+    }
 }
 
 struct StepTrunk {
@@ -158,6 +169,15 @@ impl Trunk for StepTrunk {
 
     fn logits(&self, normed: &Tensor) -> Result<Tensor> {
         self.lm_head.forward(normed)
+    }
+
+    fn parts(&self) -> Option<TrunkParts<'_>> {
+        Some(TrunkParts {
+            embed_tokens: &self.embed_tokens,
+            blocks: self.layers.iter().map(Block::parts).collect(),
+            norm: &self.norm,
+            lm_head: &self.lm_head,
+        })
     }
 }
 
@@ -213,6 +233,22 @@ impl MtpHead for StepHead {
     fn logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {
         let level = self.level(level);
         level.shared_head_output.forward(&level.shared_head_norm.forward(hidden)?)
+    }
+
+    fn parts(&self, level: usize) -> Option<LevelParts<'_>> {
+        let level = self.level(level);
+        Some(LevelParts {
+            embed_tokens: &self.embed_tokens,
+            enorm: &level.enorm,
+            hnorm: &level.hnorm,
+            eh_proj: &level.eh_proj,
+            hidden_first: self.wiring == Wiring::FlippedConcat,
+            block: level.layer.parts(),
+            hand_on: None,
+            logits_norm: Some(&level.shared_head_norm),
+            lm_head: &level.shared_head_output,
+            draft_lm_head: None,
+        })
     }
 }
 
