@@ -154,6 +154,100 @@ fn step3p5_with_its_three_levels() {
     check_text(name, "s0.ids", 8, 6);
 }
 
+/// Long enough that the window is left behind, and that sliding caches move their rows to the front.
+#[test]
+fn a_window_slides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = golden("qwen3-tiny");
+    let copy = |name: &str| std::fs::copy(from.join(name), folder.path().join(name));
+    copy("model.safetensors").expect("copied");
+    let config = std::fs::read(from.join("config.json")).expect("there");
+    let mut config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    config["use_sliding_window"] = true.into();
+    config["sliding_window"] = 16.into();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+
+    let cpu = load(folder.path(), LoadOptions::default()).expect("loads");
+    let mut gpu = load(folder.path(), LoadOptions::default()).expect("loads");
+    move_to(&mut gpu, Arc::new(Emulated::new(FloatType::F32))).expect("the kernels take it");
+    let (mut caches, vocab) = ((cpu.trunk.new_cache(), gpu.trunk.new_cache()), 300);
+    let text: Vec<u32> = (0..340u32).map(|i| (i * 7919 + i * i) % vocab).collect();
+    for piece in text.chunks(20) {
+        let want = cpu.trunk.forward(piece, &mut caches.0).expect("a piece");
+        let got = gpu.trunk.forward(piece, &mut caches.1).expect("a piece");
+        close(&format!("up to row {}", caches.0.len()), &got, &flat(&want));
+        // Back and forth at the end, where the cache allows it.
+        let (len, last) = (caches.0.len(), piece.len() - 3);
+        for (model, cache) in [(&cpu, &mut caches.0), (&gpu, &mut caches.1)] {
+            assert_eq!(cache.rewind(len - 3), len - 3);
+            model.trunk.forward(&piece[last..], cache).expect("again");
+        }
+        assert_eq!(caches.0.can_rewind(len / 2), caches.1.can_rewind(len / 2));
+        assert_eq!((caches.1.len(), caches.0.n_bytes()), (len, caches.1.n_bytes()));
+    }
+    // From here on without what was before.
+    for (model, cache) in [(&cpu, &mut caches.0), (&gpu, &mut caches.1)] {
+        cache.skip_to(400);
+        model.trunk.forward(&text[..5], cache).expect("a new beginning");
+    }
+    let want = cpu.trunk.forward(&text[5..25], &mut caches.0).expect("a piece");
+    let got = gpu.trunk.forward(&text[5..25], &mut caches.1).expect("a piece");
+    close("after a skip", &got, &flat(&want));
+}
+
+/// In the types a Mac computes with: drafting leaves the text as it is, bit for bit, and the numbers stay near.
+#[test]
+fn half_precision_is_as_exact_about_drafts() {
+    for (name, ids, act) in [
+        ("hy_v3-tiny-mlx-w2q3", "s0.input_ids", FloatType::BF16),
+        ("step3p5-tiny-mlx-4bit", "s0.ids", FloatType::F16),
+    ] {
+        let mut model = on_cpu(name);
+        let prompt = &values(name).integers(ids).expect("ids")[..8];
+        let trunk = &model.trunk;
+        let want = trunk.pass(prompt, &mut trunk.new_cache()).expect("a pass").logits;
+        move_to(&mut model, Arc::new(Emulated::new(act))).expect("the kernels take it");
+        let (model, want) = (Arc::new(model), flat(&want));
+        let trunk = &model.trunk;
+        let got = trunk.pass(prompt, &mut trunk.new_cache()).expect("a pass").logits;
+        let off = flat(&got).iter().zip(&want).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
+        let off = (off / want.iter().map(|v| v * v).sum::<f32>()).sqrt();
+        assert!(off < 0.1, "{name} in {}: logits are off by {off}", act.name());
+        let plain = greedy(&model, prompt, 0, 5).0;
+        assert_eq!(greedy(&model, prompt, 3, 5).0, plain, "{name} in {}", act.name());
+    }
+}
+
+#[test]
+fn weights_are_read_where_they_lie() {
+    let (mut model, emulator) = (on_cpu("llama-tiny"), Arc::new(Emulated::new(FloatType::F32)));
+    let moved = move_to(&mut model, emulator).expect("the kernels take it");
+    // Two norms a layer and the last one, in f32.
+    assert_eq!(moved.copied, (3 * 2 + 1) * 64 * 4);
+    assert!(moved.weights > 10 * moved.copied);
+    // Files whose header ends at an odd place are copied, tensor by tensor.
+    for (name, odd) in [("step3p5-tiny", false), ("step3p5-tiny-mlx-4bit", true)] {
+        let (mut model, emulator) = (on_cpu(name), Emulated::new(FloatType::F32));
+        let moved = move_to(&mut model, Arc::new(emulator)).expect("the kernels take it");
+        assert_eq!(2 * moved.copied > moved.weights, odd, "{name}: {moved:?}");
+    }
+}
+
+/// A head that drafts from a part of the vocabulary, whose rows are a copy.
+#[test]
+fn the_starter_drafts() {
+    let given = std::env::var_os("FORETOKEN_STARTER").map(PathBuf::from);
+    let folder =
+        given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.starter"));
+    let cpu = Arc::new(load(&folder, LoadOptions::default()).expect("run ./dev starter"));
+    let mut gpu = load(&folder, LoadOptions::default()).expect("loads");
+    let emulator = Arc::new(Emulated::new(FloatType::F32));
+    let moved = move_to(&mut gpu, emulator).expect("the kernels take it");
+    assert!(moved.weights > 20 * moved.copied, "{moved:?}");
+    let prompt = [504, 3575, 282];
+    assert_eq!(greedy(&Arc::new(gpu), &prompt, 1, 2), greedy(&cpu, &prompt, 1, 2));
+}
+
 #[test]
 fn what_does_not_fit_stays_on_the_cpu() {
     let mut model = on_cpu("llama-tiny");

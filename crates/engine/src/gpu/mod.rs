@@ -49,8 +49,16 @@ impl From<LaunchError> for Refusal {
 /// Context whose keys and values must fit beside the weights.
 const USUAL_CONTEXT: u64 = 4096;
 
+/// Bytes of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    pub weights: u64,
+    /// Of these, what could not be read where it lies in its file: norms always, and tensors that are not aligned.
+    pub copied: u64,
+}
+
 /// From now on `runner` computes, once every kernel the model needs has passed its trial. On a refusal the model is as it was.
-pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<(), Refusal> {
+pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<Moved, Refusal> {
     // The caches hold activations, and the count was made for f32.
     let kv_bytes_per_token = model.kv_bytes_per_token * runner.activations().size() as u64 / 4;
     if let Some(budget) = runner.budget() {
@@ -79,5 +87,5 @@ pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<(), Refusal
     model.trunk = Box::new(trunk);
     model.head = head;
     model.kv_bytes_per_token = kv_bytes_per_token;
-    Ok(())
+    Ok(Moved { weights: shelf.n_bytes, copied: shelf.n_copied })
 }

@@ -11,6 +11,7 @@
 
 mod config;
 mod layout;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape
 use crate::cache::{Cache, LayerCache};
 use crate::decode::MAX_DEPTH;
 use crate::nn::{
-    Attention, BlockParts, Embedding, Ffn, LevelParts, Linear, Moe, Norm, Router, Score, TrunkParts,
+    Attention, Embedding, Ffn, LevelParts, Linear, Moe, Norm, Router, Score, TrunkParts,
 };
 use crate::weights::{Checkpoint, Weights, ZeroCentred};
 use crate::{EngineError, Result};
@@ -127,15 +128,6 @@ impl Block {
         let norms = [&self.input_layernorm, &self.post_attention_layernorm];
         layer_modules(&self.self_attn, &self.ffn, norms)
     }
-
-    fn parts(&self) -> BlockParts<'_> {
-        BlockParts {
-            input_norm: &self.input_layernorm,
-            attention: &self.self_attn,
-            feed_norm: &self.post_attention_layernorm,
-            feed: (&self.ffn).into(),
-        }
-    }
 }
 
 struct StepTrunk {
@@ -172,12 +164,7 @@ impl Trunk for StepTrunk {
     }
 
     fn parts(&self) -> Option<TrunkParts<'_>> {
-        Some(TrunkParts {
-            embed_tokens: &self.embed_tokens,
-            blocks: self.layers.iter().map(Block::parts).collect(),
-            norm: &self.norm,
-            lm_head: &self.lm_head,
-        })
+        Some(self.described())
     }
 }
 
@@ -236,19 +223,7 @@ impl MtpHead for StepHead {
     }
 
     fn parts(&self, level: usize) -> Option<LevelParts<'_>> {
-        let level = self.level(level);
-        Some(LevelParts {
-            embed_tokens: &self.embed_tokens,
-            enorm: &level.enorm,
-            hnorm: &level.hnorm,
-            eh_proj: &level.eh_proj,
-            hidden_first: self.wiring == Wiring::FlippedConcat,
-            block: level.layer.parts(),
-            hand_on: None,
-            logits_norm: Some(&level.shared_head_norm),
-            lm_head: &level.shared_head_output,
-            draft_lm_head: None,
-        })
+        Some(self.described(self.level(level)))
     }
 }
 
