@@ -52,8 +52,10 @@ pub fn export_logits(
     ids: &[u32],
     out: &Path,
 ) -> Result<Vec<(String, Vec<usize>)>, WireError> {
+    let options = LoadOptions { head, ..Default::default() };
+    let mut model = models::load(folder, options).map_err(|e| from_engine(&e))?;
+    metal::demand(&mut model)?;
     let export = || {
-        let model = models::load(folder, LoadOptions { head, ..Default::default() })?;
         let tensors = tensors::compute(&model, ids)?;
         tensors::write(&tensors, out)?;
         let mut shapes: Vec<_> =

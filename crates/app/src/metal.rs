@@ -1,8 +1,10 @@
 //! Whether the GPU computes. Nobody has run this on a Mac yet, so it is off unless the environment asks for it.
 
+use crate::error;
 use foretoken_engine::device_name;
 use foretoken_engine::gpu::{self, Refusal};
 use foretoken_engine::models::Model;
+use foretoken_protocol::{ErrorCode, WireError};
 
 /// `1` = use Metal where it can be used.
 const SWITCH: &str = "FORETOKEN_METAL";
@@ -16,7 +18,24 @@ pub(crate) struct Computes {
 
 /// Moves the model to the GPU when that was asked for and can be; else it stays, and the note says why.
 pub(crate) fn choose(model: &mut Model) -> Computes {
-    choose_if(std::env::var_os(SWITCH).is_some_and(|value| value == "1"), model)
+    choose_if(is_wanted(), model)
+}
+
+/// The same for whoever compares devices: what was asked for and cannot be is an error.
+pub(crate) fn demand(model: &mut Model) -> Result<(), WireError> {
+    if !is_wanted() {
+        return Ok(());
+    }
+    let refused = |refusal: Refusal| {
+        let why = sentence(&refusal);
+        let message = format!("Metal is not used: {why}. Unset {SWITCH} for the CPU's numbers.");
+        error(ErrorCode::Unsupported, message)
+    };
+    on_metal(model).map(drop).map_err(refused)
+}
+
+fn is_wanted() -> bool {
+    std::env::var_os(SWITCH).is_some_and(|value| value == "1")
 }
 
 fn choose_if(wanted: bool, model: &mut Model) -> Computes {
