@@ -1,7 +1,7 @@
 //! What the command line does with a checkpoint besides chatting.
 
 use crate::memory::resident;
-use crate::{error, from_engine, inspect};
+use crate::{error, from_engine, inspect, metal};
 use foretoken_engine::EngineError;
 use foretoken_engine::convert::{GROUPS, convert_folder, convert_gguf};
 use foretoken_engine::models::{self, Activations, LoadOptions};
@@ -25,7 +25,8 @@ pub fn inspect_folder(
         let (before, began) = (resident(), Instant::now());
         let checkpoint = Checkpoint::open(folder)?;
         let options = LoadOptions { head, ..Default::default() };
-        let model = models::load_checkpoint(&checkpoint, options)?;
+        let mut model = models::load_checkpoint(&checkpoint, options)?;
+        let computes = metal::choose(&mut model, options.activations);
         let (load_ms, after) = (began.elapsed().as_secs_f64() * 1e3, resident());
         let mut report = inspect::report(&checkpoint, &model, head, context);
         if let Some(head) = head {
@@ -33,6 +34,7 @@ pub fn inspect_folder(
             let name = |file: String| head.join(file).to_string_lossy().into_owned();
             report.norms.extend(files.into_iter().map(|n| NormStorage { file: name(n.file), ..n }));
         }
+        report.notes.extend(computes.note);
         report.load = measure.then(|| LoadMeasure {
             load_ms,
             resident: after.total,
@@ -50,8 +52,10 @@ pub fn export_logits(
     ids: &[u32],
     out: &Path,
 ) -> Result<Vec<(String, Vec<usize>)>, WireError> {
+    let options = LoadOptions { head, activations, ..Default::default() };
+    let mut model = models::load(folder, options).map_err(|e| from_engine(&e))?;
+    metal::demand(&mut model)?;
     let export = || {
-        let model = models::load(folder, LoadOptions { head, activations, ..Default::default() })?;
         let tensors = tensors::compute(&model, ids)?;
         tensors::write(&tensors, out)?;
         let mut shapes: Vec<_> =

@@ -92,6 +92,7 @@ pub fn from_engine(e: &EngineError) -> WireError {
         ),
         E::Text(e) => text(e),
         E::Io { path, .. } => (C::Disk, format!("{} cannot be read or written. Check the disk and the permissions.", path.display())),
+        E::Gpu(_) => (C::Internal, "The GPU failed. Load the model again; if it happens again, start Foretoken without FORETOKEN_METAL and report the details.".to_owned()),
         E::Device(_) => (C::Internal, "The computation failed. Load the model again; if it happens again, report the details.".to_owned()),
     };
     WireError { code, message, detail: chain(e) }

@@ -15,6 +15,7 @@ pub mod inspect;
 mod live;
 mod loaded;
 pub mod memory;
+mod metal;
 mod options;
 mod paths;
 mod place;

@@ -1,4 +1,5 @@
 use crate::inspect;
+use crate::metal;
 use crate::options::recommended;
 use foretoken_engine::text::{ChatTemplate, GenerationDefaults, Tokenizer, stop_set};
 use foretoken_engine::weights::Checkpoint;
@@ -58,17 +59,19 @@ impl LoadedCheckpoint {
         if stage(1) {
             return Ok(None);
         }
-        let model = models::load_checkpoint(
+        let mut model = models::load_checkpoint(
             &checkpoint,
             models::LoadOptions { head, activations: place.activations, ..Default::default() },
         )?;
-        let report = inspect::report(&checkpoint, &model, head, None);
+        let mut report = inspect::report(&checkpoint, &model, head, None);
         if report.memory.needed > report.memory.available {
             return Err(EngineError::NotEnoughMemory {
                 need: report.memory.needed,
                 available: report.memory.available,
             });
         }
+        let computes = metal::choose(&mut model, place.activations);
+        report.notes.extend(computes.note);
         if stage(2) {
             return Ok(None);
         }
@@ -87,7 +90,7 @@ impl LoadedCheckpoint {
             recommended: recommended(&defaults),
             thinks: template.as_ref().is_some_and(inspect::thinks),
             load_ms: began.elapsed().as_secs_f64() * 1e3,
-            device: foretoken_engine::device_name(place.activations),
+            device: computes.device,
             report,
         };
         Ok(Some(Self {

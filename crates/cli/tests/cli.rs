@@ -270,6 +270,19 @@ fn logits_writes_what_it_says() {
     }
 }
 
+/// On a Mac it is either used or refused; here there is no GPU, and both say so.
+#[test]
+fn metal_that_cannot_be_used_is_a_note_and_the_cpu_computes() {
+    if cfg!(target_os = "macos") {
+        return;
+    }
+    let place = Place::new();
+    let metal = [("FORETOKEN_METAL", "1")];
+    let report = place.run_with(&["inspect", "starter", "--json"], &metal).result();
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("no GPU that Metal can use") && notes.contains("CPU"), "{notes}");
+}
+
 #[test]
 fn inspect_describes_a_model() {
     let place = Place::new();

@@ -1,7 +1,7 @@
 use crate::text::TextError;
 use std::path::PathBuf;
 
-pub type Result<T> = std::result::Result<T, EngineError>;
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
 /// Everything that can go wrong below the door, one variant per thing a caller can act on.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,8 @@ pub enum EngineError {
     Text(#[from] TextError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("the GPU failed: {0}")]
+    Gpu(#[from] foretoken_kernels::metal::GpuError),
     #[error("the device failed: {0}")]
     Device(#[from] candle_core::Error),
 }

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`weights`] (formats to matrices), [`cache`] (keys and values), [`nn`] (leaves), [`models`] (one file per
 //! family), [`decode`] (sampler and speculative cycle), [`text`] (tokenizer, template, text that is safe to show),
-//! [`convert`] (other formats to ours).
+//! [`convert`] (other formats to ours), [`gpu`] (a loaded model's passes as lists of launches).
 //!
 //! Does not: own a thread, touch the network, know a conversation or a window.
 
@@ -10,6 +10,7 @@ pub mod cache;
 pub mod convert;
 pub mod decode;
 mod error;
+pub mod gpu;
 pub mod models;
 pub mod nn;
 pub mod tensors;

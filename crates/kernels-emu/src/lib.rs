@@ -4,8 +4,10 @@
 //! the emulator's checks on: bounds, races, divergence, uninitialised threadgroup memory.
 
 mod data;
+mod runner;
 
 pub use data::{Act, Rng, close, floats, matrix, quantised};
+pub use runner::Emulated;
 
 use foretoken_kernels::metal::{Arg, BufferId, Constant, Launch, View};
 use metal_emu::{Buffer, Emu, Fault, Plain, Report};

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use foretoken_kernels::metal::{
     self, ExpertStack, FloatArray, Launch, RouterSpec, RouterViews, Storage,
 };
-use foretoken_kernels::{Experts, FloatType, Weight, expert_mlp};
+use foretoken_kernels::{Activations, Experts, FloatType, Weight, expert_mlp};
 use foretoken_kernels_emu::{Act, Memory, Rng, close, floats, matrix};
 use metal_emu::Report;
 
@@ -125,7 +125,13 @@ fn layer(
     let ((gate, gm), (up, um), (down, dm)) =
         (one(width, hidden), one(width, hidden), one(hidden, width));
     Layer {
-        cpu: Experts { gate, up, down, limit: limit.unwrap_or(f32::INFINITY) },
+        cpu: Experts {
+            gate,
+            up,
+            down,
+            limit: limit.unwrap_or(f32::INFINITY),
+            activations: Activations::Exact,
+        },
         stack: ExpertStack { gate: gm, up: um, down: dm, n_chosen, limit },
     }
 }

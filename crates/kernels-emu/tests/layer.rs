@@ -6,8 +6,8 @@ use foretoken_kernels::metal::{
     RouterSpec, Storage, View, decode_layer,
 };
 use foretoken_kernels::{
-    AttendSpec, Experts, FloatType, RopeTable, Weight, attend, expert_mlp, gate_heads, linear,
-    rms_norm, rope, swiglu, swiglu_limited,
+    Activations, AttendSpec, Experts, FloatType, RopeTable, Weight, attend, expert_mlp, gate_heads,
+    linear, rms_norm, rope, swiglu, swiglu_limited,
 };
 use foretoken_kernels_emu::{Act, Memory, Rng, close, floats, matrix};
 use std::collections::BTreeMap;
@@ -97,7 +97,13 @@ fn world(case: Case, act: Act, position: usize, rows: usize) -> World {
         let (gate, gm) = stack(&mut memory, WIDTH, HIDDEN);
         let (up, um) = stack(&mut memory, WIDTH, HIDDEN);
         let (down, dm) = stack(&mut memory, HIDDEN, WIDTH);
-        let cpu = Experts { gate, up, down, limit: case.limit.unwrap_or(f32::INFINITY) };
+        let cpu = Experts {
+            gate,
+            up,
+            down,
+            limit: case.limit.unwrap_or(f32::INFINITY),
+            activations: Activations::Exact,
+        };
         let limit = case.limit;
         (cpu, ExpertStack { gate: gm, up: um, down: dm, n_chosen: N_CHOSEN, limit })
     });

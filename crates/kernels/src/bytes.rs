@@ -6,22 +6,23 @@ pub struct Bytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     start: usize,
     len: usize,
+    mapped: bool,
 }
 
 impl Bytes {
-    /// `None` when the range does not lie inside the owner.
-    pub fn new(
-        owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-        start: usize,
-        len: usize,
-    ) -> Option<Self> {
-        let total = owner.as_ref().as_ref().len();
-        (start.checked_add(len)? <= total).then_some(Self { owner, start, len })
+    /// A whole memory map, which a GPU may read page by page.
+    ///
+    /// # Safety
+    /// The owner always gives the same bytes; they begin at a page, their last page is mapped to its end, and nothing
+    /// writes to them while the owner lives.
+    pub unsafe fn of_map(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        let len = owner.as_ref().as_ref().len();
+        Self { owner, start: 0, len, mapped: true }
     }
 
     pub fn from_vec(data: Vec<u8>) -> Self {
         let len = data.len();
-        Self { owner: Arc::new(data), start: 0, len }
+        Self { owner: Arc::new(data), start: 0, len, mapped: false }
     }
 
     /// A part of this stretch; `None` when it reaches past the end.
@@ -30,7 +31,27 @@ impl Bytes {
             owner: self.owner.clone(),
             start: self.start + start,
             len,
+            mapped: self.mapped,
         })
+    }
+
+    pub fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// All of what this is a part of, for whoever hands it to a device; a copy of this keeps it alive.
+    pub fn owner_slice(&self) -> &[u8] {
+        self.owner.as_ref().as_ref()
+    }
+
+    /// Where this begins in `owner_slice`.
+    pub fn offset(&self) -> usize {
+        self.start
+    }
+
+    /// Whether `next` begins where this ends.
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        std::ptr::eq(self.owner_slice(), next.owner_slice()) && self.start + self.len == next.start
     }
 
     pub fn as_slice(&self) -> &[u8] {

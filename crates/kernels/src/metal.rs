@@ -16,7 +16,11 @@ mod layer;
 mod linear;
 mod matmul;
 mod norm;
+mod place;
 mod router;
+mod runner;
+#[cfg(target_os = "macos")]
+mod session;
 mod swiglu;
 mod top;
 mod trial;
@@ -25,7 +29,7 @@ pub use attend::{AttendLaunch, attend, n_parts};
 pub use embed::embed;
 pub use experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
 #[cfg(target_os = "macos")]
-pub use gpu::{Gpu, GpuBuffer, GpuError};
+pub use gpu::{Gpu, GpuBuffer};
 pub use heads::{HeadsLaunch, heads};
 pub use launch::{
     Arg, BufferId, Cache, Constant, FloatArray, Heads, Launch, LaunchError, Matrix, N_CONSTANTS,
@@ -35,7 +39,9 @@ pub use layer::{Feed, Gated, Layer, Moe, Traffic, decode_layer, traffic};
 pub use linear::{Finish, gate_up, linear};
 pub use matmul::matmul;
 pub use norm::rms_norm;
+pub use place::Shelf;
 pub use router::{RouterSpec, RouterViews, router};
+pub use runner::{GpuError, Runner, SCRATCH, scratch_sizes, this_gpu};
 pub use swiglu::swiglu;
 pub use top::top;
 pub use trial::{Trial, trial};

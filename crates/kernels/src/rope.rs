@@ -28,6 +28,22 @@ impl RopeTable {
         Self { inv_freq: inv_freq.to_vec(), blocks }
     }
 
+    /// Pairs of channels that turn.
+    pub fn half_turn(&self) -> usize {
+        self.inv_freq.len()
+    }
+
+    /// Cosines and sines of the first `positions` positions, [positions, half_turn] each, for whoever reads them elsewhere.
+    /// Shorter when the table ends before.
+    pub fn first(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
+        let (mut cosines, mut sines) = (Vec::new(), Vec::new());
+        for (cos, sin) in (0..positions).map_while(|position| self.at(position)) {
+            cosines.extend_from_slice(cos);
+            sines.extend_from_slice(sin);
+        }
+        (cosines, sines)
+    }
+
     /// Cosines and sines of one position; `None` past the end.
     fn at(&self, position: usize) -> Option<(&[f32], &[f32])> {
         let half = self.inv_freq.len();

@@ -105,6 +105,15 @@ impl Place {
     }
 
     pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Run {
+        self.run_in(args, input, &[])
+    }
+
+    /// With these variables besides.
+    pub fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Run {
+        self.run_in(args, b"", variables)
+    }
+
+    fn run_in(&self, args: &[&str], input: &[u8], variables: &[(&str, &str)]) -> Run {
         let mut child = Command::new(env!("CARGO_BIN_EXE_foretoken"))
             .args(args)
             .env("HOME", self.dir.path())
@@ -112,6 +121,8 @@ impl Place {
             .env("HF_HUB_CACHE", self.path("hub"))
             .env("FORETOKEN_STARTER", starter())
             .env_remove("FORETOKEN_LOG")
+            .env_remove("FORETOKEN_METAL")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

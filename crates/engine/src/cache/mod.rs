@@ -5,6 +5,7 @@
 
 use crate::Result;
 use candle_core::{DType, Device, Tensor};
+use foretoken_kernels::metal::View;
 
 /// What a layer remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +27,40 @@ pub struct Seen {
     pub origin: usize,
 }
 
+/// Where keys and values lie when they are no tensors: somebody else writes and reads the rows.
+pub trait Slots: std::fmt::Debug + Send + Sync {
+    fn capacity(&self) -> usize;
+    fn n_bytes(&self) -> usize;
+    /// As many rows; the first `used` are kept.
+    fn resize(&mut self, capacity: usize, used: usize) -> Result<()>;
+    /// Rows `gone..gone + kept` become rows `0..kept`.
+    fn move_to_front(&mut self, gone: usize, kept: usize) -> Result<()>;
+    /// Of keys and of values, once there is room.
+    fn places(&self) -> Option<[View; 2]>;
+}
+
+/// The slots of a layer and which rows they hold: slot 0 is row `first`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlotRows {
+    pub keys: View,
+    pub values: View,
+    pub capacity: usize,
+    pub first: usize,
+    pub origin: usize,
+}
+
+#[derive(Debug)]
+enum Store {
+    Tensors(Option<(Tensor, Tensor)>),
+    Slots(Box<dyn Slots>),
+}
+
 /// Keys and values of one layer: rows `first..first + used` in order, in a buffer that grows by doubling.
 #[derive(Debug)]
 pub struct LayerCache {
     kind: CacheKind,
     width: usize,
-    buffers: Option<(Tensor, Tensor)>,
+    store: Store,
     first: usize,
     used: usize,
     origin: usize,
@@ -43,7 +72,27 @@ const STEP: usize = 256;
 impl LayerCache {
     /// `width` = kv_heads * head_dim.
     pub fn new(kind: CacheKind, width: usize) -> Self {
-        Self { kind, width, buffers: None, first: 0, used: 0, origin: 0 }
+        Self { kind, width, store: Store::Tensors(None), first: 0, used: 0, origin: 0 }
+    }
+
+    /// An empty cache of the same kind whose rows lie in `slots`.
+    pub fn in_slots(&self, slots: Box<dyn Slots>) -> Self {
+        let (kind, width) = (self.kind, self.width);
+        Self { kind, width, store: Store::Slots(slots), first: 0, used: 0, origin: 0 }
+    }
+
+    /// Adds rows that whoever reads and writes the slots will put there.
+    pub fn extend(&mut self, rows: usize) -> Result<SlotRows> {
+        self.make_room(rows)?;
+        let capacity = self.capacity();
+        let places = match &self.store {
+            Store::Slots(slots) => slots.places(),
+            Store::Tensors(_) => None,
+        };
+        let none = || candle_core::Error::Msg("this cache holds tensors".to_owned());
+        let [keys, values] = places.ok_or_else(none)?;
+        self.used += rows;
+        Ok(SlotRows { keys, values, capacity, first: self.first, origin: self.origin })
     }
 
     /// Rows seen so far, kept or not.
@@ -56,12 +105,18 @@ impl LayerCache {
     }
 
     fn capacity(&self) -> usize {
-        self.buffers.as_ref().map_or(0, |(k, _)| k.dims()[0])
+        match &self.store {
+            Store::Tensors(buffers) => buffers.as_ref().map_or(0, |(k, _)| k.dims()[0]),
+            Store::Slots(slots) => slots.capacity(),
+        }
     }
 
     /// Bytes held now.
     pub fn n_bytes(&self) -> usize {
-        2 * 4 * self.width * self.capacity()
+        match &self.store {
+            Store::Tensors(_) => 2 * 4 * self.width * self.capacity(),
+            Store::Slots(slots) => slots.n_bytes(),
+        }
     }
 
     /// Adds rows (`keys`, `values` [rows, width]) and returns what they may look at: with them, everything that is kept,
@@ -69,7 +124,9 @@ impl LayerCache {
     pub fn append(&mut self, keys: &Tensor, values: &Tensor) -> Result<Seen> {
         let rows = keys.dims2()?.0;
         self.make_room(rows)?;
-        let Some((k, v)) = &self.buffers else { unreachable!("make_room leaves buffers") };
+        let Store::Tensors(Some((k, v))) = &self.store else {
+            return Err(candle_core::Error::Msg("this cache holds no tensors".to_owned()).into());
+        };
         k.slice_set(keys, 0, self.used)?;
         v.slice_set(values, 0, self.used)?;
         self.used += rows;
@@ -101,24 +158,31 @@ impl LayerCache {
                 (2 * self.capacity()).max(STEP).min(bound).max(self.used + rows)
             }
         };
+        let buffers = match &mut self.store {
+            Store::Slots(slots) => return slots.resize(capacity, self.used),
+            Store::Tensors(buffers) => buffers,
+        };
         let fresh = || Tensor::zeros((capacity, self.width), DType::F32, &Device::Cpu);
         let (k, v) = (fresh()?, fresh()?);
-        if let Some((old_k, old_v)) = &self.buffers
+        if let Some((old_k, old_v)) = &*buffers
             && self.used > 0
         {
             k.slice_set(&old_k.narrow(0, 0, self.used)?, 0, 0)?;
             v.slice_set(&old_v.narrow(0, 0, self.used)?, 0, 0)?;
         }
-        self.buffers = Some((k, v));
+        *buffers = Some((k, v));
         Ok(())
     }
 
     fn move_to_front(&mut self, gone: usize) -> Result<()> {
         let kept = self.used - gone;
-        if let Some((k, v)) = &self.buffers {
-            for buffer in [k, v] {
-                let tail = buffer.narrow(0, gone, kept)?.force_contiguous()?;
-                buffer.slice_set(&tail, 0, 0)?;
+        match &mut self.store {
+            Store::Slots(slots) => slots.move_to_front(gone, kept)?,
+            Store::Tensors(buffers) => {
+                for buffer in buffers.iter().flat_map(|(k, v)| [k, v]) {
+                    let tail = buffer.narrow(0, gone, kept)?.force_contiguous()?;
+                    buffer.slice_set(&tail, 0, 0)?;
+                }
             }
         }
         self.first += gone;

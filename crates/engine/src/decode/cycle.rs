@@ -14,7 +14,7 @@ mod tests;
 use super::rows::Rows;
 use super::{Draft, MAX_DEPTH, Rule, SamplerSettings, Verdict, judge};
 use crate::cache::Cache;
-use crate::models::{HeadFeed, MAX_TAKEN_BACK, Model, MtpHead};
+use crate::models::{HeadFeed, MAX_TAKEN_BACK, Model, MtpHead, Pass};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
 use std::sync::Arc;
@@ -250,9 +250,8 @@ impl Sequence {
         let base = self.trunk.len();
         let committed = self.tokens.len();
         self.tokens.extend(drafts.iter().map(|draft| draft.token));
-        let hidden = self.model.trunk.forward(&self.tokens[committed - 1..], &mut self.trunk)?;
-        let normed = self.model.trunk.norm(&hidden)?;
-        let logits = self.model.trunk.logits(&normed)?;
+        let Pass { hidden, normed, logits } =
+            self.model.trunk.pass(&self.tokens[committed - 1..], &mut self.trunk)?;
 
         probe.enter(Phase::Sample);
         let vocab = self.model.trunk.shape().vocab;

@@ -21,7 +21,10 @@ use super::parts::{
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
-use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Rope, Router, Score};
+use crate::nn::{
+    Attention, BlockParts, Embedding, Ffn, LevelParts, Linear, Moe, Norm, Rope, Router, Score,
+    TrunkParts,
+};
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -110,6 +113,15 @@ impl Block {
         let norms = [&self.input_layernorm, &self.post_attention_layernorm];
         layer_modules(&self.self_attn, &self.ffn, norms)
     }
+
+    fn parts(&self) -> BlockParts<'_> {
+        BlockParts {
+            input_norm: &self.input_layernorm,
+            attention: &self.self_attn,
+            feed_norm: &self.post_attention_layernorm,
+            feed: (&self.ffn).into(),
+        }
+    }
 }
 
 struct Hy3Trunk {
@@ -143,6 +155,15 @@ impl Trunk for Hy3Trunk {
 
     fn logits(&self, normed: &Tensor) -> Result<Tensor> {
         self.lm_head.forward(normed)
+    }
+
+    fn parts(&self) -> Option<TrunkParts<'_>> {
+        Some(TrunkParts {
+            embed_tokens: &self.embed_tokens,
+            blocks: self.layers.iter().map(Block::parts).collect(),
+            norm: &self.norm,
+            lm_head: &self.lm_head,
+        })
     }
 }
 
@@ -186,6 +207,21 @@ impl MtpHead for NextnHead {
 
     fn logits(&self, _level: usize, hidden: &Tensor) -> Result<Tensor> {
         self.lm_head.forward(hidden)
+    }
+
+    fn parts(&self, _level: usize) -> Option<LevelParts<'_>> {
+        Some(LevelParts {
+            embed_tokens: &self.embed_tokens,
+            enorm: &self.enorm,
+            hnorm: &self.hnorm,
+            eh_proj: &self.eh_proj,
+            hidden_first: self.wiring == Wiring::FlippedConcat,
+            block: self.layer.parts(),
+            hand_on: Some(&self.final_layernorm),
+            logits_norm: None,
+            lm_head: &self.lm_head,
+            draft_lm_head: None,
+        })
     }
 }
 

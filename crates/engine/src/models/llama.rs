@@ -14,7 +14,10 @@ use super::parts::{
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
 use crate::cache::{Cache, CacheKind, LayerCache};
-use crate::nn::{Attention, AttentionSpec, Embedding, Linear, Mlp, Norm, Rope, RopeSpec};
+use crate::nn::{
+    Attention, AttentionSpec, BlockParts, Embedding, FeedParts, LevelParts, Linear, Mlp, Norm,
+    Rope, RopeSpec, TrunkParts,
+};
 use crate::weights::{Checkpoint, Shard, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -206,6 +209,15 @@ impl Block {
         );
         out
     }
+
+    fn parts(&self) -> BlockParts<'_> {
+        BlockParts {
+            input_norm: &self.input_layernorm,
+            attention: &self.self_attn,
+            feed_norm: &self.post_attention_layernorm,
+            feed: FeedParts::Dense(&self.mlp),
+        }
+    }
 }
 
 struct LlamaTrunk {
@@ -239,6 +251,15 @@ impl Trunk for LlamaTrunk {
 
     fn logits(&self, normed: &Tensor) -> Result<Tensor> {
         self.lm_head.forward(normed)
+    }
+
+    fn parts(&self) -> Option<TrunkParts<'_>> {
+        Some(TrunkParts {
+            embed_tokens: &self.embed_tokens,
+            blocks: self.layers.iter().map(Block::parts).collect(),
+            norm: &self.norm,
+            lm_head: &self.lm_head,
+        })
     }
 }
 
@@ -293,6 +314,21 @@ impl MtpHead for NextnHead {
             Some((_, lm_head)) => lm_head.forward(&self.shared_head_norm.forward(hidden)?),
             None => self.logits(level, hidden),
         }
+    }
+
+    fn parts(&self, _level: usize) -> Option<LevelParts<'_>> {
+        Some(LevelParts {
+            embed_tokens: &self.embed_tokens,
+            enorm: &self.enorm,
+            hnorm: &self.hnorm,
+            eh_proj: &self.eh_proj,
+            hidden_first: false,
+            block: self.layer.parts(),
+            hand_on: None,
+            logits_norm: Some(&self.shared_head_norm),
+            lm_head: &self.lm_head,
+            draft_lm_head: self.reduced.as_ref().map(|(_, lm_head)| lm_head),
+        })
     }
 }
 

@@ -15,6 +15,7 @@ mod step3p5;
 pub(crate) use self::layout::Layout;
 pub use self::layout::{NormConvention, norm_conventions};
 use crate::cache::Cache;
+use crate::nn::{LevelParts, TrunkParts};
 use crate::weights::{Checkpoint, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -56,6 +57,24 @@ pub trait Trunk: Send + Sync {
     fn norm(&self, hidden: &Tensor) -> Result<Tensor>;
     /// Vocabulary logits of normed hidden states: [rows, hidden] -> [rows, vocab].
     fn logits(&self, normed: &Tensor) -> Result<Tensor>;
+    /// Everything of one pass, for a verify step; where that is worth one submission, in one.
+    fn pass(&self, tokens: &[u32], cache: &mut Cache) -> Result<Pass> {
+        let hidden = self.forward(tokens, cache)?;
+        let normed = self.norm(&hidden)?;
+        let logits = self.logits(&normed)?;
+        Ok(Pass { hidden, normed, logits })
+    }
+    /// What it is made of; `None` = nobody else can run it.
+    fn parts(&self) -> Option<TrunkParts<'_>> {
+        None
+    }
+}
+
+/// What [`Trunk::forward`], [`Trunk::norm`] and [`Trunk::logits`] give.
+pub struct Pass {
+    pub hidden: Tensor,
+    pub normed: Tensor,
+    pub logits: Tensor,
 }
 
 /// The checkpoint's own predictor of tokens further ahead.
@@ -82,6 +101,10 @@ pub trait MtpHead: Send + Sync {
     /// Logits over `draft_vocab`, or over the whole vocabulary when there is none.
     fn draft_logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {
         self.logits(level, hidden)
+    }
+    /// What a level is made of; `None` = nobody else can run it.
+    fn parts(&self, _level: usize) -> Option<LevelParts<'_>> {
+        None
     }
 }
 

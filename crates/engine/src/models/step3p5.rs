@@ -11,6 +11,7 @@
 
 mod config;
 mod layout;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,9 @@ use super::parts::{
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
 use crate::cache::{Cache, LayerCache};
 use crate::decode::MAX_DEPTH;
-use crate::nn::{Attention, Embedding, Ffn, Linear, Moe, Norm, Router, Score};
+use crate::nn::{
+    Attention, Embedding, Ffn, LevelParts, Linear, Moe, Norm, Router, Score, TrunkParts,
+};
 use crate::weights::{Checkpoint, Weights, ZeroCentred};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
@@ -161,6 +164,10 @@ impl Trunk for StepTrunk {
     fn logits(&self, normed: &Tensor) -> Result<Tensor> {
         self.lm_head.forward(normed)
     }
+
+    fn parts(&self) -> Option<TrunkParts<'_>> {
+        Some(self.described())
+    }
 }
 
 /// One nextn layer with an output matrix of its own (the trunk's gives 2-4 %, `reference/step3p5.md` 4).
@@ -215,6 +222,10 @@ impl MtpHead for StepHead {
     fn logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {
         let level = self.level(level);
         level.shared_head_output.forward(&level.shared_head_norm.forward(hidden)?)
+    }
+
+    fn parts(&self, level: usize) -> Option<LevelParts<'_>> {
+        Some(self.described(self.level(level)))
     }
 }
 

@@ -66,6 +66,10 @@ impl Linear {
         &self.weight
     }
 
+    pub fn has_bias(&self) -> bool {
+        self.bias.is_some()
+    }
+
     /// The rows `ids` of the matrix as a linear map of its own (a reduced vocabulary head).
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
         Ok(Self::new(self.weight.select(ids)?).seeing(self.activations))

@@ -7,6 +7,7 @@ mod linear;
 mod mlp;
 mod moe;
 mod norm;
+mod parts;
 mod rope;
 
 pub use attention::{Attention, AttentionSpec};
@@ -14,4 +15,5 @@ pub use linear::{Embedding, Linear};
 pub use mlp::Mlp;
 pub use moe::{Ffn, Moe, Router, Score};
 pub use norm::Norm;
+pub use parts::{BlockParts, FeedParts, LevelParts, TrunkParts};
 pub use rope::{Rope, RopeScaling, RopeSpec};

@@ -19,6 +19,15 @@ impl Norm {
         Ok(kernels::rms_norm(x, &self.weight, self.eps)?)
     }
 
+    /// The factors, whatever the file stores.
+    pub fn weight(&self) -> &[f32] {
+        &self.weight
+    }
+
+    pub fn eps(&self) -> f32 {
+        self.eps
+    }
+
     pub fn n_bytes(&self) -> usize {
         4 * self.weight.len()
     }

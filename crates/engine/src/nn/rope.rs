@@ -59,6 +59,10 @@ impl Rope {
         Self { table: Arc::new(RopeTable::new(&spec.inv_freq(), spec.context)) }
     }
 
+    pub fn table(&self) -> &Arc<RopeTable> {
+        &self.table
+    }
+
     /// `x` [rows, heads, head_dim]; row i stands at `first + i`.
     pub fn forward(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         Ok(kernels::rope(x, &self.table, first)?)

@@ -22,11 +22,8 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     // SAFETY: the file is opened read-only and never written by us. A person who truncates a model file while it is
     // loaded can still make the process fault; no copy-free way to read it avoids that.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(EngineError::io(path))?;
-    let corrupt = || EngineError::Corrupt {
-        file: path.to_owned(),
-        why: "its size changed while it was opened".to_owned(),
-    };
-    Bytes::new(Arc::new(map), 0, len).ok_or_else(corrupt)
+    // SAFETY: a map begins at a page and ends with one, see above for writes.
+    Ok(unsafe { Bytes::of_map(Arc::new(map)) })
 }
 
 /// What a download can leave in the place of a file.

@@ -4,7 +4,7 @@
 //! the command buffer is looked at every time, and a kernel is tried against its formula before its first use.
 
 use super::trial::trial;
-use super::{Arg, BufferId, Constant, Launch, LaunchError, View, source};
+use super::{Arg, BufferId, Constant, GpuError, Launch, View, source};
 use crate::FloatType;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
@@ -20,28 +20,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
-
-#[derive(Debug, thiserror::Error)]
-pub enum GpuError {
-    #[error("this Mac has no GPU that Metal can use")]
-    NoDevice,
-    #[error("the Metal sources do not compile: {0}")]
-    Compile(String),
-    #[error("{kernel} cannot be used: {reason}")]
-    Kernel { kernel: String, reason: String },
-    #[error("Metal gives no {0}")]
-    Refused(&'static str),
-    #[error("{kernel}: argument {index} reaches to byte {end} of a buffer of {len}")]
-    Bounds { kernel: String, index: u32, end: usize, len: usize },
-    #[error("{kernel}: argument {index} has no buffer")]
-    Unbound { kernel: String, index: u32 },
-    #[error("the GPU gave up: {0}")]
-    Failed(String),
-    #[error("{kernel} computes {got} instead of {want} on this GPU (value {at})")]
-    Wrong { kernel: String, at: usize, got: f32, want: f32 },
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-}
 
 type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
 /// A kernel and its function constants.
@@ -62,8 +40,13 @@ pub struct Gpu {
 pub struct GpuBuffer {
     raw: Retained<ProtocolObject<dyn MTLBuffer>>,
     /// Of a wrapped map: it must outlive the buffer.
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
+
+// SAFETY: Metal's resources may be used from any thread; what must not happen at once, the CPU's access and the GPU's, is
+// kept apart by `Gpu::run`, which waits.
+unsafe impl Send for GpuBuffer {}
+unsafe impl Sync for GpuBuffer {}
 
 impl GpuBuffer {
     pub fn len(&self) -> usize {
@@ -74,6 +57,18 @@ impl GpuBuffer {
         self.len() == 0
     }
 
+    /// A copy of `bytes` from `offset` on; `None` when they are not there. Only between two runs.
+    pub fn read(&self, offset: usize, bytes: usize) -> Option<Vec<u8>> {
+        if offset.checked_add(bytes)? > self.len() {
+            return None;
+        }
+        // SAFETY: inside the buffer by the line above, and the GPU is idle.
+        let data = unsafe {
+            std::slice::from_raw_parts(self.raw.contents().cast::<u8>().as_ptr().add(offset), bytes)
+        };
+        Some(data.to_vec())
+    }
+
     /// A copy of the contents. Only between two calls of [`Gpu::run`], which waits for the GPU.
     pub fn to_vec(&self) -> Vec<u8> {
         // SAFETY: shared storage of `len` bytes, and the GPU is idle.
@@ -81,9 +76,9 @@ impl GpuBuffer {
             .to_vec()
     }
 
-    /// Overwrites `data.len()` bytes from `offset` on; `None` when they do not fit.
+    /// Overwrites `data.len()` bytes from `offset` on; `None` when they do not fit or the buffer is a file.
     pub fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
-        if offset.checked_add(data.len())? > self.len() {
+        if self.owner.is_some() || offset.checked_add(data.len())? > self.len() {
             return None;
         }
         // SAFETY: inside the buffer by the line above, and the GPU is idle between two runs.
@@ -130,15 +125,27 @@ impl Gpu {
         self.act
     }
 
+    /// For people, e.g. "Apple M3 Max".
+    pub fn name(&self) -> String {
+        self.device.name().to_string()
+    }
+
+    /// Bytes of buffers the GPU works well with.
+    pub fn budget(&self) -> u64 {
+        self.device.recommendedMaxWorkingSetSize()
+    }
+
+    /// A buffer of zeros.
+    pub fn room(&self, bytes: usize) -> Result<GpuBuffer, GpuError> {
+        let options = MTLResourceOptions::StorageModeShared;
+        // Metal refuses a length of 0, and gives zeros.
+        let raw = self.device.newBufferWithLength_options(bytes.max(4), options);
+        Ok(GpuBuffer { raw: raw.ok_or(GpuError::Refused("memory"))?, owner: None })
+    }
+
     /// A buffer with these contents.
     pub fn buffer(&self, data: &[u8]) -> Result<GpuBuffer, GpuError> {
-        // Metal refuses a length of 0.
-        let options = MTLResourceOptions::StorageModeShared;
-        let raw = self
-            .device
-            .newBufferWithLength_options(data.len().max(4), options)
-            .ok_or(GpuError::Refused("memory"))?;
-        let buffer = GpuBuffer { raw, _owner: None };
+        let buffer = self.room(data.len())?;
         buffer.write(0, data).ok_or(GpuError::Refused("memory"))?;
         Ok(buffer)
     }
@@ -160,7 +167,12 @@ impl Gpu {
             self.device
                 .newBufferWithBytesNoCopy_length_options_deallocator(base, len, options, None)
         };
-        Ok(GpuBuffer { raw: raw.ok_or(GpuError::Refused("view of a file"))?, _owner: Some(owner) })
+        Ok(GpuBuffer { raw: raw.ok_or(GpuError::Refused("view of a file"))?, owner: Some(owner) })
+    }
+
+    /// Compiles and tries the kernels of the list that were never used before.
+    pub fn prepare(&self, list: &[Launch]) -> Result<(), GpuError> {
+        list.iter().try_for_each(|launch| self.try_once(launch))
     }
 
     /// Runs the list and waits. Kernels that were never used before are tried first.
@@ -169,9 +181,7 @@ impl Gpu {
         list: &[Launch],
         buffers: &BTreeMap<BufferId, GpuBuffer>,
     ) -> Result<(), GpuError> {
-        for launch in list {
-            self.try_once(launch)?;
-        }
+        self.prepare(list)?;
         self.submit(list, buffers)
     }
 
@@ -319,6 +329,9 @@ fn bound<'a>(
         let (end, len) = (at.offset.saturating_add(*bytes), buffer.len());
         if end > len {
             return Err(GpuError::Bounds { kernel, index, end, len });
+        }
+        if buffer.owner.is_some() && matches!(arg, Arg::Write { .. }) {
+            return Err(GpuError::ReadOnly { kernel, index });
         }
         bound.push((index, buffer, *at));
     }
