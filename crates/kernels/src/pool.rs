@@ -6,7 +6,7 @@
 //! A general work-stealing pool costs more to wake than one matrix-vector product of a small layer takes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long an idle worker keeps looking for work before it sleeps: longer than the gap between two operations of a
@@ -45,6 +45,17 @@ struct Pool {
     n_threads: usize,
     /// Only one caller at a time; a second one works alone.
     busy: Mutex<()>,
+}
+
+impl Pool {
+    /// `None` = another caller is in. A task that panicked in here leaves nothing half done: the lock guards no data.
+    fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.busy.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 /// Threads that work on one operation, the caller included. `FORETOKEN_THREADS` overrides the number of cores.
@@ -149,7 +160,7 @@ fn claim(shared: &Shared, task: &Task<'_>, n_chunks: usize) {
 pub fn run(n_chunks: usize, task: &Task<'_>) {
     let pool = pool();
     let alone = n_chunks <= 1 || pool.n_threads == 1;
-    let guard = if alone { None } else { pool.busy.try_lock().ok() };
+    let guard = if alone { None } else { pool.enter() };
     if guard.is_none() {
         (0..n_chunks).for_each(task);
         return;
@@ -215,6 +226,13 @@ mod tests {
         let caught = std::panic::catch_unwind(|| run(64, &|i| assert!(i != 33, "chunk 33")));
         assert!(caught.is_err());
         run(8, &|_| {});
+        // A failed kernel does not leave every later one on a single core.
+        let alone = Pool { shared: pool().shared, n_threads: 1, busy: Mutex::new(()) };
+        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = alone.enter().expect("nobody is in");
+            panic!("a task");
+        }));
+        assert!(held.is_err() && alone.busy.is_poisoned() && alone.enter().is_some());
     }
 
     #[test]
