@@ -4,7 +4,7 @@
 //! each row is on its own, so they are the same in any company.
 
 use super::BLOCK;
-use super::lanes::{LINES, STEP, STEP_LINES, STRETCH, block_of};
+use super::lanes::{LINES, STRETCH, block_of};
 use crate::lanes::{Lanes, dispatch};
 use crate::pool;
 use std::cell::RefCell;
@@ -12,42 +12,52 @@ use std::cell::RefCell;
 /// What a cache line holds.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Line([f32; 16]);
+pub(crate) struct Line([u32; 16]);
 
-/// Lines of a stretch of 16 blocks: its values, then its scales, a lane each.
-pub(super) const EACH: usize = LINES + 1;
-/// The same of a step of 4 blocks, each of whose lanes has a quarter of one.
-pub(super) const STEP_EACH: usize = STEP_LINES + 1;
+/// Lines of a stretch of 16 blocks: its values, then its scales and the sums of its values times these, a lane each.
+pub(super) const EACH: usize = LINES + 2;
 
-/// How a row of x is laid out for one kind of weight.
+/// A row of blocks in stretches, and what is left behind them.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub stretches: usize,
+    /// Blocks behind the last whole stretch.
+    pub left: usize,
+    /// Blocks that each of the outputs has which share a stretch for what is left: a power of two, 2 at least.
+    pub slot: usize,
+}
+
+impl Ends {
+    #[inline(always)]
+    pub fn of(blocks: usize) -> Self {
+        let left = blocks % STRETCH;
+        Self { stretches: blocks / STRETCH, left, slot: left.next_power_of_two().max(2) }
+    }
+
+    pub fn lines(self) -> usize {
+        (self.stretches + usize::from(self.left > 0)) * EACH
+    }
+}
+
+/// How a row of x is laid out for one kind of weight: its stretches, then what is left, again in every slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
     pub k: usize,
     /// Evens and odds of a block apart, as 4-bit codes lie, in place of first and second half.
     pub spread: bool,
-    pub group: usize,
 }
 
 impl Order {
-    /// Whole stretches, and steps behind them.
-    fn parts(self) -> (usize, usize) {
-        let stretch = STRETCH * BLOCK;
-        (self.k / stretch, (self.k % stretch).div_ceil(STEP * BLOCK))
-    }
-
-    /// Lines before the sums of the groups.
-    pub fn value_lines(self) -> usize {
-        let (stretches, steps) = self.parts();
-        EACH * stretches + STEP_EACH * steps
-    }
-
-    /// Lines of a row: its stretches, its steps, then the sum of each group's values, 16 to a line.
-    pub fn lines(self) -> usize {
-        self.value_lines() + (self.k / self.group).div_ceil(16)
+    fn lines(self) -> usize {
+        Ends::of(self.k / BLOCK).lines()
     }
 }
 
+/// A block of x: its values in the order they lie in, its scale, and the sum of its values times that.
+type Block = ([u32; LINES], f32, f32);
+
 thread_local! {
+    static BLOCKS: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
     static SPARE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -63,17 +73,19 @@ impl Rows {
         let (m, each) = (x.len() / order.k, order.lines());
         let mut lines = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
         if lines.len() < m * each {
-            lines.resize(m * each, Line([0.0; 16]));
+            lines.resize(m * each, Line([0; 16]));
         }
         let to = Shared(lines.as_mut_ptr());
         // 16384 values take a few microseconds, as long as another thread to come.
         let rows_per_chunk = (16384 / order.k).max(1);
         pool::run(m.div_ceil(rows_per_chunk), &|chunk| {
-            for r in chunk * rows_per_chunk..((chunk + 1) * rows_per_chunk).min(m) {
-                // SAFETY: every row has its own lines, inside the vector.
-                let out = unsafe { std::slice::from_raw_parts_mut(to.at(r * each), each) };
-                quantise(&x[r * order.k..(r + 1) * order.k], order, out);
-            }
+            BLOCKS.with_borrow_mut(|blocks| {
+                for r in chunk * rows_per_chunk..((chunk + 1) * rows_per_chunk).min(m) {
+                    // SAFETY: every row has its own lines, inside the vector.
+                    let out = unsafe { std::slice::from_raw_parts_mut(to.at(r * each), each) };
+                    quantise(&x[r * order.k..(r + 1) * order.k], order, blocks, out);
+                }
+            });
         });
         Self { lines, order }
     }
@@ -104,7 +116,7 @@ impl Shared {
     }
 }
 
-dispatch! { fn quantise(x: &[f32], order: Order, out: &mut [Line]) = body }
+dispatch! { fn quantise(x: &[f32], order: Order, blocks: &mut Vec<Block>, out: &mut [Line]) = body }
 
 /// Below this a block is 0: the reciprocal of its scale would leave the range.
 const LEAST: f32 = 1e-30;
@@ -131,71 +143,42 @@ fn block(x: &[f32], values: &mut [i8; BLOCK]) -> (f32, f32) {
     (scale, scale * sum as f32)
 }
 
+/// Values as words: word q of a block is what line q of its lane holds, see [`super::lanes::Int8::Codes`].
 #[inline(always)]
-unsafe fn body<L: Lanes>(x: &[f32], order: Order, out: &mut [Line]) {
-    let (mut lines, sums) = out.split_at_mut(order.value_lines());
-    for sums in sums.iter_mut() {
-        sums.0 = [0.0; 16];
-    }
-    let per_group = order.group / BLOCK;
-    let (stretches, steps) = order.parts();
-    let mut first = 0;
-    for part in 0..stretches + steps {
-        let whole = part < stretches;
-        // Behind a row's end there is nothing: a code times 0, times a scale of 0.
-        let mut values = [[0i8; BLOCK]; STRETCH];
-        let mut scales = [0f32; STRETCH];
-        let blocks = if whole { STRETCH } else { STEP };
-        for (b, x) in x[first * BLOCK..].chunks_exact(BLOCK).enumerate().take(blocks) {
-            let (scale, sum) = block(x, &mut values[b]);
-            scales[b] = scale;
-            let group = (first + b) / per_group;
-            sums[group / 16].0[group % 16] += sum;
+fn words(values: &[i8; BLOCK], spread: bool) -> [u32; LINES] {
+    let mut out = [0; LINES];
+    for (q, word) in out.iter_mut().enumerate() {
+        let mut bytes = [0; 4];
+        for (c, byte) in bytes.iter_mut().enumerate() {
+            let column = if spread { q / 2 * 8 + 2 * c + q % 2 } else { 4 * q + c };
+            *byte = values[column] as u8;
         }
-        first += blocks;
-        let (here, rest) = lines.split_at_mut(if whole { EACH } else { STEP_EACH });
-        lines = rest;
-        if whole {
-            stretch(&values, &scales, order.spread, here);
-        } else {
-            step(&values, &scales, order.spread, here);
-        }
+        *word = u32::from_ne_bytes(bytes);
     }
-}
-
-/// SAFETY of the casts here and in `step`: a line is 64 bytes.
-#[inline(always)]
-fn stretch(
-    values: &[[i8; BLOCK]; STRETCH],
-    scales: &[f32; STRETCH],
-    spread: bool,
-    out: &mut [Line],
-) {
-    for j in 0..STRETCH {
-        out[LINES].0[j] = scales[block_of(j)];
-    }
-    for (q, line) in out[..LINES].iter_mut().enumerate() {
-        let line = unsafe { &mut *std::ptr::from_mut(line).cast::<[[i8; 4]; 16]>() };
-        for (j, lane) in line.iter_mut().enumerate() {
-            let from = &values[block_of(j)];
-            for (c, to) in lane.iter_mut().enumerate() {
-                *to = from[if spread { q / 2 * 8 + 2 * c + q % 2 } else { 4 * q + c }];
-            }
-        }
-    }
+    out
 }
 
 #[inline(always)]
-fn step(values: &[[i8; BLOCK]; STRETCH], scales: &[f32; STRETCH], spread: bool, out: &mut [Line]) {
-    for j in 0..16 {
-        out[STEP_LINES].0[j] = scales[j / 4];
+unsafe fn body<L: Lanes>(x: &[f32], order: Order, blocks: &mut Vec<Block>, out: &mut [Line]) {
+    blocks.clear();
+    for x in x.chunks_exact(BLOCK) {
+        let mut values = [0i8; BLOCK];
+        let (scale, sum) = block(x, &mut values);
+        blocks.push((words(&values, order.spread), scale, sum));
     }
-    for (h, line) in out[..STEP_LINES].iter_mut().enumerate() {
-        let line = unsafe { &mut *std::ptr::from_mut(line).cast::<[[i8; 16]; STEP]>() };
-        for (b, half) in line.iter_mut().enumerate() {
-            for (i, to) in half.iter_mut().enumerate() {
-                *to = values[b][if spread { 2 * i + h } else { 16 * h + i }];
+    let nothing = ([0; LINES], 0.0, 0.0);
+    let ends = Ends::of(blocks.len());
+    for (s, out) in out.chunks_exact_mut(EACH).enumerate() {
+        for i in 0..STRETCH {
+            let place = if s < ends.stretches { i } else { i % ends.slot };
+            let (values, scale, sum) = blocks.get(s * STRETCH + place).unwrap_or(&nothing);
+            // The lane of block i: `block_of` is its own inverse.
+            let lane = block_of(i);
+            for (line, word) in out.iter_mut().zip(values) {
+                line.0[lane] = *word;
             }
+            out[LINES].0[lane] = scale.to_bits();
+            out[LINES + 1].0[lane] = sum.to_bits();
         }
     }
 }

@@ -1,3 +1,4 @@
+use super::panel::{Backend, backend, panel_on};
 use super::*;
 use crate::linear::tests::{Rng, weights};
 use crate::weight::Weight;
@@ -30,7 +31,7 @@ fn rounded(x: &[f32]) -> Vec<f64> {
 #[test]
 fn agrees_with_the_formula() {
     let mut rng = Rng(3);
-    for (n, k) in [(1, 32), (7, 96), (33, 128), (21, 576), (5, 2176)] {
+    for (n, k) in [(1, 32), (7, 96), (33, 128), (21, 576), (17, 800), (5, 2176)] {
         for w in affine(&weights(&mut rng, n, k)) {
             for m in [1, 2, 5, 9] {
                 let x: Vec<f32> = (0..m * k).map(|_| rng.float() * 3.0).collect();
@@ -60,7 +61,7 @@ fn agrees_with_the_formula() {
 #[test]
 fn a_row_does_not_depend_on_how_many_share_the_call() {
     let mut rng = Rng(4);
-    for (n, k) in [(50, 128), (37, 576), (9, 2208)] {
+    for (n, k) in [(50, 128), (37, 576), (19, 800), (9, 2208), (3, 1536)] {
         for w in affine(&weights(&mut rng, n, k)) {
             let x: Vec<f32> = (0..23 * k).map(|_| rng.float()).collect();
             let alone: Vec<u32> =
@@ -76,8 +77,13 @@ fn a_row_does_not_depend_on_how_many_share_the_call() {
 #[test]
 fn backends_agree_bit_for_bit() {
     let mut rng = Rng(5);
-    let (n, k) = (11, 704);
-    for w in affine(&weights(&mut rng, n, k)) {
+    for (n, k) in [(11, 704), (19, 576), (9, 800), (21, 64), (5, 512)] {
+        agree(&mut rng, n, k);
+    }
+}
+
+fn agree(rng: &mut Rng, n: usize, k: usize) {
+    for w in affine(&weights(rng, n, k)) {
         // The largest codes and values there are, where narrow sums would overflow.
         for extreme in [false, true] {
             let m = 9;

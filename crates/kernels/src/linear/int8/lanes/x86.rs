@@ -1,7 +1,24 @@
-use super::{Int8, LINES, STEP_LINES, index_of, step_index_of, table_of};
+use super::{Codes, Int8, LINES, STRETCH, block_of, index_of, table_of};
 use crate::FloatType;
 use crate::lanes::{Avx2, Avx512};
 use std::arch::x86_64::*;
+
+/// The lanes of the first n blocks of a stretch, as bits.
+const LANES: [u16; STRETCH + 1] = {
+    let mut out = [0; STRETCH + 1];
+    let mut n = 1;
+    while n <= STRETCH {
+        let mut lane = 0;
+        while lane < STRETCH {
+            if block_of(lane) < n {
+                out[n] |= 1 << lane;
+            }
+            lane += 1;
+        }
+        n += 1;
+    }
+    out
+};
 
 /// The first `n` of 64 bytes, the rest 0 and not read.
 #[inline(always)]
@@ -34,7 +51,6 @@ unsafe fn turn512(r: [__m512i; 4]) -> [__m512i; 4] {
 /// Needs VNNI and VBMI besides what the f32 lanes need.
 impl Int8 for Avx512 {
     type Codes = [__m512i; LINES];
-    type StepCodes = [__m512i; STEP_LINES];
     type Table = __m512;
     type Index = __m512i;
     #[inline(always)]
@@ -59,9 +75,10 @@ impl Int8 for Avx512 {
         unsafe {
             let mut halves = [[_mm512_setzero_si512(); 4]; 2];
             for i in 0..4 {
-                let both = Self::step_bytes_of(p.add(128 * i), 4);
-                halves[0][i] = both[0];
-                halves[1][i] = both[1];
+                let a = _mm512_loadu_si512(p.add(128 * i).cast());
+                let b = _mm512_loadu_si512(p.add(128 * i + 64).cast());
+                halves[0][i] = _mm512_shuffle_i64x2::<0x88>(a, b);
+                halves[1][i] = _mm512_shuffle_i64x2::<0xdd>(a, b);
             }
             let (first, second) = (turn512(halves[0]), turn512(halves[1]));
             let ([a, b, c, d], [e, f, g, h]) = (first, second);
@@ -69,33 +86,7 @@ impl Int8 for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn step_nibbles_of(p: *const u8, blocks: usize) -> Self::StepCodes {
-        unsafe {
-            let (raw, low) = (first64(p, 16 * blocks), _mm512_set1_epi8(15));
-            [_mm512_and_si512(raw, low), _mm512_and_si512(_mm512_srli_epi16::<4>(raw), low)]
-        }
-    }
-    #[inline(always)]
-    unsafe fn step_bytes_of(p: *const u8, blocks: usize) -> Self::StepCodes {
-        unsafe {
-            let a = first64(p, 32 * blocks);
-            let b = first64(p.wrapping_add(64), (32 * blocks).saturating_sub(64));
-            [_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0xdd>(a, b)]
-        }
-    }
-    #[inline(always)]
-    unsafe fn step_dot<const WIDE: bool>(codes: &Self::StepCodes, x: *const i8) -> Self::V {
-        unsafe {
-            let mut sum = _mm512_setzero_si512();
-            for q in 0..STEP_LINES {
-                let x = _mm512_load_si512(x.add(64 * q).cast());
-                sum = _mm512_dpbusd_epi32(sum, codes[q], x);
-            }
-            _mm512_cvtepi32_ps(sum)
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot<const WIDE: bool>(codes: &Self::Codes, x: *const i8) -> Self::V {
+    unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V {
         unsafe {
             let mut sum = _mm512_setzero_si512();
             for q in 0..LINES {
@@ -120,22 +111,17 @@ impl Int8 for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn lanes(table: Self::Table) -> Self::V {
-        table
-    }
-    #[inline(always)]
     unsafe fn index(shift: u32) -> Self::Index {
         let index = index_of(shift);
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(index.as_ptr().cast())) }
     }
     #[inline(always)]
-    unsafe fn step_index(first: usize, shift: u32) -> Self::Index {
-        let index = step_index_of(first, shift);
-        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(index.as_ptr().cast())) }
-    }
-    #[inline(always)]
     unsafe fn spread(table: Self::Table, index: Self::Index) -> Self::V {
         unsafe { _mm512_permutexvar_ps(index, table) }
+    }
+    #[inline(always)]
+    unsafe fn keep(v: Self::V, from: usize, to: usize) -> Self::V {
+        unsafe { _mm512_maskz_mov_ps(LANES[to] & !LANES[from], v) }
     }
     // 64 codes are 8 * bits bytes: each 8 codes' bytes go to 8 of their own, where one shift per byte finds them all.
     #[inline(always)]
@@ -188,14 +174,14 @@ unsafe fn sides256(p: *const u8) -> [__m256i; 2] {
 /// Byte products are added in pairs to 16 bits that saturate: eight pairs of codes up to 15 stay below (30480), wider codes
 /// are taken 4 bits at a time.
 #[inline(always)]
-unsafe fn dot256<const WIDE: bool, const Q: usize>(codes: &[__m256i; Q], x: *const i8) -> __m256 {
+unsafe fn dot256<F: Codes>(codes: &[__m256i; LINES], x: *const i8) -> __m256 {
     unsafe {
         let low = _mm256_set1_epi8(15);
         let (mut lows, mut highs) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-        for q in 0..Q {
+        for q in 0..LINES {
             let x = _mm256_load_si256(x.add(64 * q).cast());
             let c = codes[q];
-            if WIDE {
+            if F::WIDE {
                 let high = _mm256_and_si256(_mm256_srli_epi16::<4>(c), low);
                 let c = _mm256_and_si256(c, low);
                 lows = _mm256_add_epi16(lows, _mm256_maddubs_epi16(c, x));
@@ -205,17 +191,26 @@ unsafe fn dot256<const WIDE: bool, const Q: usize>(codes: &[__m256i; Q], x: *con
             }
         }
         let mut sum = _mm256_madd_epi16(lows, _mm256_set1_epi16(1));
-        if WIDE {
+        if F::WIDE {
             sum = _mm256_add_epi32(sum, _mm256_madd_epi16(highs, _mm256_set1_epi16(16)));
         }
         _mm256_cvtepi32_ps(sum)
     }
 }
 
+/// The lanes whose bit is set, the others 0.
+#[inline(always)]
+unsafe fn side256(v: __m256, lanes: u16) -> __m256 {
+    unsafe {
+        let bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let own = _mm256_and_si256(_mm256_set1_epi32(i32::from(lanes)), bit);
+        _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(own, bit)))
+    }
+}
+
 impl Int8 for Avx2 {
     /// Lanes 0..8 of each line, then 8..16.
     type Codes = [[__m256i; LINES]; 2];
-    type StepCodes = [[__m256i; STEP_LINES]; 2];
     type Table = [f32; 16];
     type Index = [u8; 16];
     #[inline(always)]
@@ -255,58 +250,16 @@ impl Int8 for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn step_nibbles_of(p: *const u8, blocks: usize) -> Self::StepCodes {
-        unsafe {
-            let mut raw = [0u8; 64];
-            std::ptr::copy_nonoverlapping(p, raw.as_mut_ptr(), 16 * blocks);
-            let low = _mm256_set1_epi8(15);
-            let mut out = [[low; STEP_LINES]; 2];
-            for h in 0..2 {
-                let raw = _mm256_loadu_si256(raw.as_ptr().add(32 * h).cast());
-                out[h][0] = _mm256_and_si256(raw, low);
-                out[h][1] = _mm256_and_si256(_mm256_srli_epi16::<4>(raw), low);
-            }
-            out
-        }
-    }
-    #[inline(always)]
-    unsafe fn step_bytes_of(p: *const u8, blocks: usize) -> Self::StepCodes {
-        unsafe {
-            let mut raw = [0u8; 128];
-            std::ptr::copy_nonoverlapping(p, raw.as_mut_ptr(), 32 * blocks);
-            [sides256(raw.as_ptr()), sides256(raw.as_ptr().add(64))]
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot<const WIDE: bool>(codes: &Self::Codes, x: *const i8) -> Self::V {
-        unsafe {
-            [dot256::<WIDE, LINES>(&codes[0], x), dot256::<WIDE, LINES>(&codes[1], x.add(32))]
-        }
-    }
-    #[inline(always)]
-    unsafe fn step_dot<const WIDE: bool>(codes: &Self::StepCodes, x: *const i8) -> Self::V {
-        unsafe {
-            [
-                dot256::<WIDE, STEP_LINES>(&codes[0], x),
-                dot256::<WIDE, STEP_LINES>(&codes[1], x.add(32)),
-            ]
-        }
+    unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V {
+        unsafe { [dot256::<F>(&codes[0], x), dot256::<F>(&codes[1], x.add(32))] }
     }
     #[inline(always)]
     unsafe fn table(p: *const u8, float: FloatType, count: usize) -> Self::Table {
         unsafe { table_of::<Self>(p, float, count) }
     }
     #[inline(always)]
-    unsafe fn lanes(table: Self::Table) -> Self::V {
-        unsafe { [_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8))] }
-    }
-    #[inline(always)]
     unsafe fn index(shift: u32) -> Self::Index {
         index_of(shift)
-    }
-    #[inline(always)]
-    unsafe fn step_index(first: usize, shift: u32) -> Self::Index {
-        step_index_of(first, shift)
     }
     #[inline(always)]
     unsafe fn spread(table: Self::Table, index: Self::Index) -> Self::V {
@@ -314,6 +267,11 @@ impl Int8 for Avx2 {
         for j in 0..16 {
             out[j] = table[index[j] as usize & 15];
         }
-        unsafe { Self::lanes(out) }
+        unsafe { [_mm256_loadu_ps(out.as_ptr()), _mm256_loadu_ps(out.as_ptr().add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn keep(v: Self::V, from: usize, to: usize) -> Self::V {
+        let lanes = LANES[to] & !LANES[from];
+        unsafe { [side256(v[0], lanes & 255), side256(v[1], lanes >> 8)] }
     }
 }
