@@ -93,7 +93,7 @@ impl World {
     fn prefill(&mut self, first: usize, rows: usize) -> (Vec<u8>, u64) {
         let (spec, position) = (self.launch_data(first, rows), self.case.position + first);
         let launch = metal::attend_rows(self.act.0, rows, position, &spec).expect("a launch");
-        let run = self.memory.run_in_order(&launch, rows % 2 == 0);
+        let run = self.memory.run_in_order(&launch, rows.is_multiple_of(2));
         let report = run.unwrap_or_else(|f| panic!("{} {:?}: {f}", launch.kernel, self.case));
         assert_eq!(report.read_bytes[1], report.read_bytes[2], "values are read as keys are");
         (self.memory.get(spec.y), report.read_bytes[1])

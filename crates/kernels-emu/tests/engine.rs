@@ -196,6 +196,46 @@ fn the_next_turn_is_the_same_after_drafts() {
     assert_eq!(with, without);
 }
 
+/// How far a sliding layer can go back depends on the passes there were, so only what is certain counts.
+#[test]
+fn a_sliding_cache_is_not_asked_for_more_than_it_always_has() {
+    for (name, ids, long_way) in
+        [("step3p5-tiny-mlx-4bit", "s0.ids", 0), ("llama-tiny", "input_ids", 12)]
+    {
+        let (model, _) = emulated(name);
+        let all = values(name).integers(ids).expect("ids");
+        let levels = model.head.as_ref().map_or(0, |head| head.levels());
+        let mut sequence = Sequence::new(model);
+        sequence.set_prompt(&all[..24]).expect("fits");
+        while sequence.needs_prefill() {
+            sequence.prefill(64).expect("reads");
+        }
+        let near = sequence.set_prompt(&[&all[..20], &[1, 2]].concat()).expect("fits");
+        assert_eq!(near, 20 - levels, "{name}");
+        while sequence.needs_prefill() {
+            sequence.prefill(64).expect("reads");
+        }
+        let far = sequence.set_prompt(&[&all[..12], &[1, 2]].concat()).expect("fits");
+        assert_eq!(far, long_way, "{name}");
+    }
+}
+
+/// `forward` cuts a long prompt into chunks; no row shows where.
+#[test]
+fn a_prompt_longer_than_a_chunk() {
+    let (cpu, (gpu, _)) = (on_cpu("llama-tiny"), emulated("llama-tiny"));
+    let text: Vec<u32> =
+        (0..gpu.trunk.prompt_rows() as u32 + 9).map(|i| (i * 7919) % 300).collect();
+    let whole = gpu.trunk.forward(&text, &mut gpu.trunk.new_cache()).expect("a prompt");
+    let want = cpu.trunk.forward(&text, &mut cpu.trunk.new_cache()).expect("a prompt");
+    close("a long prompt", &whole, &flat(&want));
+    let (mut cache, mut pieces) = (gpu.trunk.new_cache(), Vec::new());
+    for piece in text.chunks(101) {
+        pieces.extend(bits(&gpu.trunk.forward(piece, &mut cache).expect("a piece")));
+    }
+    assert_eq!(pieces, bits(&whole));
+}
+
 #[test]
 fn llama_and_qwen3() {
     for name in ["llama-tiny", "qwen3-tiny"] {

@@ -185,7 +185,9 @@ fn matmul_agrees_at_every_edge_and_rows_stand_alone() {
             let y = memory.room(rows * n * 4);
             let launch =
                 metal::matmul(act.0, rows, from, &m, finish, (y, kind == 0)).expect("a launch");
-            run(&memory, &launch);
+            let read = run(&memory, &launch).read_bytes[0] as usize;
+            let once = n * k * storage.bits() / 8;
+            assert_eq!(read, rows.div_ceil(32) * once, "{storage:?}: once for 32 rows");
             memory.get(y)
         };
         let plain = cpu(&x, &weight);

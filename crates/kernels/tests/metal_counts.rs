@@ -124,7 +124,7 @@ fn count(s: &Shape, rows: usize, position: usize) -> (Traffic, usize) {
             keys: file.view(),
             values: file.view(),
             base: 0,
-            capacity: s.window.map_or(1 << 20, |w| w + 16),
+            capacity: s.window.map_or(1 << 20, |w| w + rows.max(16)),
             ring: s.window.is_some(),
         },
         feed,

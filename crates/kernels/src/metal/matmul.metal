@@ -44,10 +44,10 @@ template <int BITS>
   // The row of x and of y of this thread's line; -1: there is none.
   long from = int(tgp.x) * 32 + line;
   long to = from;
-  long matrix = 0;
+  long stacked = 0;
   int count = min(32, shape.rows - int(tgp.x) * 32);
   if (has_tiles) {
-    matrix = tiles[tgp.x * 3];
+    stacked = tiles[tgp.x * 3];
     count = int(tiles[tgp.x * 3 + 2]);
     // The same for all of the threadgroup.
     if (count == 0) {
@@ -76,7 +76,7 @@ template <int BITS>
     for (int i = 0; i < 8; i++) {
       q[i] = 0.0f;
     }
-    const long o = matrix * n + out0 + line;
+    const long o = stacked * n + out0 + line;
     if (out0 + line < n && valid > 0) {
       unpack8<BITS>(w + o * ((long)k * BITS / 8) + (long)c * BITS / 8, valid, q);
       if (BITS <= 8) {
@@ -95,16 +95,19 @@ template <int BITS>
     for (int step = 0; step < 32; step += 8) {
       simdgroup_float8x8 a[2];
       simdgroup_float8x8 b[2];
-      for (int i = 0; i < blocks; i++) {
-        simdgroup_load(a[i], xs + (sub_row + 8 * i) * 32 + step, 32);
-      }
-      if (blocks > 0) {
-        for (int i = 0; i < 2; i++) {
+      // Conditions and not shorter loops, which could not be unrolled.
+      for (int i = 0; i < 2; i++) {
+        if (i < blocks) {
+          simdgroup_load(a[i], xs + (sub_row + 8 * i) * 32 + step, 32);
+        }
+        if (blocks > 0) {
           simdgroup_load(b[i], ws + (sub_out + 8 * i) * 32 + step, 32, ulong2(0, 0), true);
         }
       }
-      for (int i = 0; i < 2 * blocks; i++) {
-        simdgroup_multiply_accumulate(acc[i], a[i / 2], b[i % 2], acc[i]);
+      for (int i = 0; i < 4; i++) {
+        if (i / 2 < blocks) {
+          simdgroup_multiply_accumulate(acc[i], a[i / 2], b[i % 2], acc[i]);
+        }
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -343,7 +343,7 @@ fn of_experts(mut b: Bench, storage: Storage, rows: usize) -> Result<Trial, Laun
     let (rest, rs) = b.floats(act, rows * hidden);
     let (weights, ws) = b.floats(FloatType::F32, 2 * rows);
     let pairs = 2 * rows as u32;
-    let expert = |pair: &u32| if pair % 2 == 0 { 2 } else { 3 + pair / 2 % 4 };
+    let expert = |pair: &u32| if pair.is_multiple_of(2) { 2 } else { 3 + pair / 2 % 4 };
     let mut order: Vec<u32> = (0..pairs).collect();
     order.sort_by_key(expert);
     let (mut runs, mut place) = (Vec::new(), 0);
