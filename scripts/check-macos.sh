@@ -56,7 +56,27 @@ export "CC_$t=$stub/cc" "CXX_$t=$stub/cc" "AR_$t=$stub/ar" "RANLIB_$t=$stub/ranl
 export RUSTC="$rustc" RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$out"
 unset RUSTUP_TOOLCHAIN CARGO RUSTC_WRAPPER RUSTFLAGS CARGO_BUILD_RUSTFLAGS
 if [ -n "${MACOS_CLIPPY:-}" ]; then   # rustup's cargo-clippy proxy must not be picked up
-  CARGO="$cargo" "${MACOS_CARGO_CLIPPY:-/usr/bin/cargo-clippy}" clippy -Zbuild-std=std,panic_abort --target "$target" "$@"
-else
-  "$cargo" check -Zbuild-std=std,panic_abort --target "$target" "$@"
+  CARGO="$cargo" exec "${MACOS_CARGO_CLIPPY:-/usr/bin/cargo-clippy}" clippy -Zbuild-std=std,panic_abort --target "$target" "$@"
 fi
+check() { "$cargo" check -Zbuild-std=std,panic_abort --target "$target" "$@"; }
+check "$@"
+
+# A check that cannot fail proves nothing: a wrong type in a module that only macOS compiles (metal/gpu.rs) must be found.
+# A wrapper and not RUSTFLAGS, so that all but the workspace's crates is taken from the run above.
+cat > "$stub/wrong" <<'S'
+#!/bin/sh
+case " $* " in *" --crate-name foretoken_kernels "*) exec "$@" --cfg foretoken_type_error ;; esac
+exec "$@"
+S
+chmod +x "$stub/wrong"
+log="$stub/wrong.log"
+if CARGO_TERM_COLOR=never RUSTC_WORKSPACE_WRAPPER="$stub/wrong" check "$@" > "$log" 2>&1; then
+  echo "check-macos: a type error in crates/kernels/src/metal/gpu.rs was not found; do these packages depend on foretoken-kernels?" >&2
+  exit 1
+fi
+if ! grep -q 'foretoken_type_error_is_found' "$log"; then
+  echo "check-macos: the check of a deliberate type error failed for another reason:" >&2
+  cat "$log" >&2
+  exit 1
+fi
+echo "check-macos: a deliberate type error was found"

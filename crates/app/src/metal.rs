@@ -72,7 +72,11 @@ fn sentence(refusal: &Refusal) -> String {
     match refusal {
         Refusal::TooLarge { need, budget } => {
             let gb = |bytes: &u64| *bytes as f64 / 1e9;
-            format!("it takes {:.1} GB and this GPU works well with {:.1} GB", gb(need), gb(budget))
+            format!(
+                "it takes {:.1} GB or more and this GPU works well with {:.1} GB",
+                gb(need),
+                gb(budget)
+            )
         }
         other => other.to_string(),
     }

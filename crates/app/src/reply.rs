@@ -15,8 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Prompt tokens read between two looks at the stop flag.
-const PREFILL_ROWS: usize = 128;
 /// Shortest time between two events with text: one frame of the window.
 const FRAME: Duration = Duration::from_millis(16);
 
@@ -197,7 +195,7 @@ fn generate(
             });
             return Ok(());
         }
-        done = sequence.prefill(PREFILL_ROWS)?;
+        done = sequence.prefill(loaded.model.trunk.prompt_rows())?;
     }
     on(ReplyEvent::Prefill { done: total as u32, total: total as u32, reused: reused as u32 });
     let prefill_ms = began.elapsed().as_secs_f64() * 1e3;
@@ -248,6 +246,7 @@ fn generate(
         waiting_text.push_str(&piece.text);
         waiting_thought.push_str(&piece.thought);
         if end.is_some() {
+            sequence.end_at(total + token_ids.len());
             break FinishReason::Stop;
         }
         if last_event.is_none_or(|at| at.elapsed() >= FRAME) {

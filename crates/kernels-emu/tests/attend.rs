@@ -55,13 +55,12 @@ fn world(act: Act, case: Case, rows: usize, seed: u64) -> World {
 }
 
 impl World {
-    /// Rows `first` .. `first + rows`: the output's bytes, and the bytes of keys and of values that were read.
-    fn gpu(&mut self, first: usize, rows: usize) -> (Vec<u8>, u64, u64, usize) {
+    fn launch_data(&mut self, first: usize, rows: usize) -> AttendLaunch {
         let Heads { q, dim, .. } = self.case.heads;
         let size = self.act.0.size();
         let position = self.case.position + first;
         let parts = metal::n_parts(position, rows, self.case.origin, self.case.window);
-        let spec = AttendLaunch {
+        AttendLaunch {
             heads: self.case.heads,
             q: self.q_view.plus(first * q * dim * size),
             cache: self.cache,
@@ -73,7 +72,12 @@ impl World {
             part_sum: self.memory.room(rows * q * parts * dim * 4),
             part_top: self.memory.room(rows * q * parts * 8),
             y: self.memory.room(rows * q * dim * size),
-        };
+        }
+    }
+
+    /// Rows `first` .. `first + rows`: the output's bytes, and the bytes of keys and of values that were read.
+    fn gpu(&mut self, first: usize, rows: usize) -> (Vec<u8>, u64, u64, usize) {
+        let (spec, position) = (self.launch_data(first, rows), self.case.position + first);
         let [one, two] = metal::attend(self.act.0, rows, position, &spec).expect("launches");
         let report =
             self.memory.run(&one).unwrap_or_else(|f| panic!("{} {:?}: {f}", one.kernel, self.case));
@@ -83,6 +87,16 @@ impl World {
             other => panic!("{other:?}"),
         };
         (self.memory.get(spec.y), report.read_bytes[1], report.read_bytes[2], declared)
+    }
+
+    /// The same by the kernel of prefill: the output's bytes, and the bytes of keys that were read.
+    fn prefill(&mut self, first: usize, rows: usize) -> (Vec<u8>, u64) {
+        let (spec, position) = (self.launch_data(first, rows), self.case.position + first);
+        let launch = metal::attend_rows(self.act.0, rows, position, &spec).expect("a launch");
+        let run = self.memory.run_in_order(&launch, rows.is_multiple_of(2));
+        let report = run.unwrap_or_else(|f| panic!("{} {:?}: {f}", launch.kernel, self.case));
+        assert_eq!(report.read_bytes[1], report.read_bytes[2], "values are read as keys are");
+        (self.memory.get(spec.y), report.read_bytes[1])
     }
 
     fn cpu(&self, rows: usize) -> Vec<f32> {
@@ -152,6 +166,52 @@ fn attention_agrees_and_reads_each_key_once() {
             let (y, keys, values, declared) = world.gpu(0, rows);
             close(&format!("{case:?}, {rows} rows"), act, &act.values(&y), &world.cpu(rows), 2e-5);
             assert_eq!((keys, values), (declared as u64, declared as u64), "{case:?}, {rows} rows");
+        }
+    }
+}
+
+/// With a ring as long as a prompt's chunk needs.
+fn prefill_cases(rows: usize) -> impl Iterator<Item = (usize, Case)> {
+    let wider = move |case: Case| match case.window {
+        Some(window) if case.ring > 0 => Case { ring: window + rows, ..case },
+        _ => case,
+    };
+    cases().into_iter().map(wider).enumerate()
+}
+
+#[test]
+fn prefill_agrees_and_its_rows_read_a_key_once_for_as_many_as_share_a_threadgroup() {
+    for rows in [1, 7, 9, 65] {
+        for (i, case) in prefill_cases(rows) {
+            let act = Act::ALL[(i + rows) % 3];
+            let mut world = world(act, case, rows, i as u64);
+            let (y, keys) = world.prefill(0, rows);
+            close(&format!("{case:?}, {rows} rows"), act, &act.values(&y), &world.cpu(rows), 2e-5);
+            let Heads { q, kv, dim } = case.heads;
+            let at_once = 64 / (q / kv);
+            let seen = |first: usize| {
+                let end = case.position + (first + at_once).min(rows);
+                let oldest =
+                    case.window.map_or(0, |w| (case.position + first + 1).saturating_sub(w));
+                end - oldest.max(case.origin)
+            };
+            let seen: usize = (0..rows).step_by(at_once).map(seen).sum();
+            assert_eq!(keys as usize, seen * kv * dim * act.0.size(), "{case:?}, {rows} rows");
+        }
+    }
+}
+
+/// However a prompt is cut into chunks.
+#[test]
+fn a_prefill_row_has_the_same_bits_alone_and_among_others() {
+    for (i, case) in prefill_cases(40) {
+        let act = Act::ALL[i % 3];
+        let mut world = world(act, case, 40, 99);
+        let size = case.heads.q * case.heads.dim * act.0.size();
+        let (all, _) = world.prefill(0, 40);
+        for (first, rows) in [(0, 1), (39, 1), (17, 1), (3, 9), (8, 32)] {
+            let (some, _) = world.prefill(first, rows);
+            assert!(some == all[first * size..(first + rows) * size], "{case:?}: {first}+{rows}");
         }
     }
 }

@@ -64,21 +64,34 @@ fn check(name: &str, prefix: &str, [ids, pre, post]: [&str; 3], head: &str, rows
     close(&format!("{name} normed"), &pass.normed, &want(post));
     close(&format!("{name} logits"), &pass.logits, &want("logits"));
 
-    // Piece by piece, with wrong drafts taken back in between: the same bits.
-    let (mut cache, mut hidden, mut at) = (trunk.new_cache(), Vec::new(), 0);
-    for size in [1, 3, 8, 2, 1].into_iter().cycle() {
-        if at == input.len() {
-            break;
+    // The same by the kernels of prefill, which add in another order.
+    let prefilled = trunk.forward(input, &mut trunk.new_cache()).expect("a prompt");
+    close(&format!("{name} prefilled"), &prefilled, &want(pre));
+    assert!(!trunk.rounds_alike());
+
+    // Either way piece by piece, with wrong drafts taken back in between: the same bits.
+    for whole in [&pass.hidden, &prefilled] {
+        let prefill = std::ptr::eq(whole, &prefilled);
+        let (mut cache, mut hidden, mut at) = (trunk.new_cache(), Vec::new(), 0);
+        for size in [1, 3, 8, 2, 1].into_iter().cycle() {
+            if at == input.len() {
+                break;
+            }
+            let end = (at + size).min(input.len());
+            let wrong = vec![input[at] ^ 1; size];
+            trunk.pass(&wrong, &mut cache).expect("guesses");
+            assert_eq!(cache.rewind(at), at);
+            let rows = &input[at..end];
+            let piece = if prefill {
+                trunk.forward(rows, &mut cache)
+            } else {
+                trunk.pass(rows, &mut cache).map(|pass| pass.hidden)
+            };
+            hidden.extend(bits(&piece.expect("a piece")));
+            at = end;
         }
-        let end = (at + size).min(input.len());
-        let wrong = vec![input[at] ^ 1; size];
-        trunk.forward(&wrong, &mut cache).expect("guesses");
-        assert_eq!(cache.rewind(at), at);
-        let piece = trunk.forward(&input[at..end], &mut cache).expect("a piece");
-        hidden.extend(bits(&piece));
-        at = end;
+        assert_eq!(hidden, bits(whole), "{name}: rewound differs from never drafted");
     }
-    assert_eq!(hidden, bits(&pass.hidden), "{name}: rewound differs from never drafted");
     let normed = trunk.norm(&pass.hidden).expect("norm");
     assert_eq!(bits(&normed), bits(&pass.normed), "{name}: norm alone");
     let logits = trunk.logits(&normed).expect("logits");
@@ -127,9 +140,100 @@ fn check_text(name: &str, ids: &str, prompt: usize, n: usize) {
     let before = emulator.n_runs();
     sequence.step(0, &SamplerSettings::default(), Rule::Residual, &mut ()).expect("steps");
     assert_eq!(emulator.n_runs() - before, 1, "{name}: a verify step is one list");
+    if let Some(head) = &gpu.head {
+        let before = emulator.n_runs();
+        sequence.step(0, &SamplerSettings::default(), Rule::Residual, &mut ()).expect("steps");
+        let step = sequence.step(3, &SamplerSettings::default(), Rule::Residual, &mut ());
+        let drafted = step.expect("steps").drafted;
+        assert_eq!(drafted, 3, "{name}, {} levels", head.levels());
+        assert_eq!(emulator.n_runs() - before, 2 + drafted, "{name}: a drafted token is one list");
+    }
     let held = emulator.n_buffers();
     drop(sequence);
     assert!(emulator.n_buffers() < held, "{name}: the caches' buffers are given back");
+}
+
+/// What a second turn finds in the caches, and so its text, must not depend on the drafts of the first: its rows are read by
+/// other kernels than those that wrote them.
+#[test]
+fn the_next_turn_is_the_same_after_drafts() {
+    let name = "step3p5-tiny-mlx-4bit";
+    let (model, _) = emulated(name);
+    let prompt = &values(name).integers("s0.ids").expect("ids")[..8];
+    let settings = SamplerSettings::default();
+    let cycle = |sequence: &mut Sequence, depth: usize| {
+        sequence.step(depth, &settings, Rule::Residual, &mut ()).expect("steps").accepted
+    };
+    let begin = |chunk: usize| {
+        let mut sequence = Sequence::new(model.clone());
+        sequence.set_prompt(prompt).expect("fits");
+        while sequence.needs_prefill() {
+            sequence.prefill(chunk).expect("reads");
+        }
+        sequence
+    };
+    // The text ends inside a cycle whose drafts stood, and the next turn begins as the drafts beyond the end did.
+    let mut drafted = begin(3);
+    let accepted = (0..40).map(|_| cycle(&mut drafted, 3)).find(|accepted| *accepted > 0);
+    let end = drafted.tokens().len() - accepted.expect("drafts that stand");
+    let next = [drafted.tokens(), &[7, 8, 9]].concat();
+    let mut plain = begin(16);
+    while plain.tokens().len() < end {
+        cycle(&mut plain, 0);
+    }
+    let [without, with] = [(plain, 0), (drafted, 3)].map(|(mut sequence, depth)| {
+        sequence.end_at(end);
+        let reused = sequence.set_prompt(&next).expect("fits");
+        while sequence.needs_prefill() {
+            sequence.prefill(5 + depth).expect("reads");
+        }
+        while sequence.tokens().len() < next.len() + 6 {
+            cycle(&mut sequence, depth);
+        }
+        (reused, sequence.tokens()[..next.len() + 6].to_vec())
+    });
+    assert!(without.0 + 4 >= end, "the reply's rows are kept: {} of {end}", without.0);
+    assert_eq!(with, without);
+}
+
+/// How far a sliding layer can go back depends on the passes there were, so only what is certain counts.
+#[test]
+fn a_sliding_cache_is_not_asked_for_more_than_it_always_has() {
+    for (name, ids, long_way) in
+        [("step3p5-tiny-mlx-4bit", "s0.ids", 0), ("llama-tiny", "input_ids", 12)]
+    {
+        let (model, _) = emulated(name);
+        let all = values(name).integers(ids).expect("ids");
+        let levels = model.head.as_ref().map_or(0, |head| head.levels());
+        let mut sequence = Sequence::new(model);
+        sequence.set_prompt(&all[..24]).expect("fits");
+        while sequence.needs_prefill() {
+            sequence.prefill(64).expect("reads");
+        }
+        let near = sequence.set_prompt(&[&all[..20], &[1, 2]].concat()).expect("fits");
+        assert_eq!(near, 20 - levels, "{name}");
+        while sequence.needs_prefill() {
+            sequence.prefill(64).expect("reads");
+        }
+        let far = sequence.set_prompt(&[&all[..12], &[1, 2]].concat()).expect("fits");
+        assert_eq!(far, long_way, "{name}");
+    }
+}
+
+/// `forward` cuts a long prompt into chunks; no row shows where.
+#[test]
+fn a_prompt_longer_than_a_chunk() {
+    let (cpu, (gpu, _)) = (on_cpu("llama-tiny"), emulated("llama-tiny"));
+    let text: Vec<u32> =
+        (0..gpu.trunk.prompt_rows() as u32 + 9).map(|i| (i * 7919) % 300).collect();
+    let whole = gpu.trunk.forward(&text, &mut gpu.trunk.new_cache()).expect("a prompt");
+    let want = cpu.trunk.forward(&text, &mut cpu.trunk.new_cache()).expect("a prompt");
+    close("a long prompt", &whole, &flat(&want));
+    let (mut cache, mut pieces) = (gpu.trunk.new_cache(), Vec::new());
+    for piece in text.chunks(101) {
+        pieces.extend(bits(&gpu.trunk.forward(piece, &mut cache).expect("a piece")));
+    }
+    assert_eq!(pieces, bits(&whole));
 }
 
 #[test]
@@ -244,7 +348,8 @@ fn the_starter_drafts() {
     let emulator = Arc::new(Emulated::new(FloatType::F32));
     let moved = move_to(&mut gpu, emulator).expect("the kernels take it");
     assert!(moved.weights > 20 * moved.copied, "{moved:?}");
-    let prompt = [504, 3575, 282];
+    // Nothing to prefill: in the emulator that would take longer than all the rest.
+    let prompt = [504];
     assert_eq!(greedy(&Arc::new(gpu), &prompt, 1, 2), greedy(&cpu, &prompt, 1, 2));
 }
 
@@ -256,4 +361,82 @@ fn what_does_not_fit_stays_on_the_cpu() {
     assert!(matches!(refusal, Refusal::TooLarge { budget: 1000, .. }), "{refusal}");
     let pass = model.trunk.pass(&[1, 2], &mut model.trunk.new_cache()).expect("as before");
     assert_eq!(pass.logits.dims(), [2, 320]);
+}
+
+/// A tensor that is not aligned in its file is there twice: in the file's buffer, and as a copy.
+#[test]
+fn copies_count_in_the_budget() {
+    let name = "step3p5-tiny-mlx-4bit";
+    let (mut model, runner) = (on_cpu(name), Arc::new(Emulated::new(FloatType::F32)));
+    let modules = model.trunk_modules.iter().chain(&model.head_modules);
+    let weights = modules.map(|module| module.bytes).sum::<u64>();
+    let context = model.trunk.shape().context.min(4096) as u64;
+    let need = weights + context * model.kv_bytes_per_token;
+    let copied = move_to(&mut model, runner).expect("the kernels take it").copied;
+    let with = |budget| {
+        move_to(&mut on_cpu(name), Arc::new(Emulated::with_budget(FloatType::F32, budget)))
+    };
+    assert_eq!(with(need + copied).expect("it just fits").copied, copied);
+    let refusal = with(need + copied - 1).expect_err("one byte too few");
+    assert!(
+        matches!(refusal, Refusal::TooLarge { need: n, .. } if n == need + copied),
+        "{refusal}"
+    );
+    let refusal = with(need).expect_err("no room for copies");
+    assert!(matches!(refusal, Refusal::TooLarge { need: n, .. } if n > need), "{refusal}");
+    assert!(matches!(with(need - 1), Err(Refusal::TooLarge { need: n, .. }) if n == need));
+}
+
+/// Biases of q, k and v, as qwen2 has them.
+#[test]
+fn biases_of_attention() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = golden("llama-tiny");
+    let file = std::fs::read(from.join("model.safetensors")).expect("there");
+    std::fs::write(folder.path().join("model.safetensors"), with_biases(&file)).expect("written");
+    let config = std::fs::read(from.join("config.json")).expect("there");
+    let mut config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    config["attention_bias"] = true.into();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+
+    let cpu = load(folder.path(), LoadOptions::default()).expect("loads");
+    let mut gpu = load(folder.path(), LoadOptions::default()).expect("loads");
+    move_to(&mut gpu, Arc::new(Emulated::new(FloatType::F32))).expect("the kernels take it");
+    let text: Vec<u32> = (3..14).collect();
+    let want = cpu.trunk.pass(&text, &mut cpu.trunk.new_cache()).expect("a pass");
+    let plain = on_cpu("llama-tiny");
+    let without = plain.trunk.forward(&text, &mut plain.trunk.new_cache()).expect("a prompt");
+    let off = flat(&want.hidden).into_iter().zip(flat(&without)).map(|(a, b)| (a - b).abs());
+    assert!(off.fold(0.0, f32::max) > 0.1, "the biases matter");
+    let got = gpu.trunk.pass(&text, &mut gpu.trunk.new_cache()).expect("a pass");
+    close("a step", &got.logits, &flat(&want.logits));
+    let got = gpu.trunk.forward(&text, &mut gpu.trunk.new_cache()).expect("a prompt");
+    close("a prompt", &got, &flat(&want.hidden));
+}
+
+/// The same safetensors file with a bias for each matrix of q, k and v.
+fn with_biases(file: &[u8]) -> Vec<u8> {
+    let n_header = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let (header, data) = file[8..].split_at(n_header);
+    let mut header: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(header).expect("JSON");
+    let mut data = data.to_vec();
+    let matrices: Vec<(String, u64)> = header
+        .iter()
+        .filter(|(name, _)| ["q_proj.w", "k_proj.w", "v_proj.w"].iter().any(|m| name.contains(m)))
+        .map(|(name, tensor)| {
+            (name.replace("weight", "bias"), tensor["shape"][0].as_u64().expect("a size"))
+        })
+        .collect();
+    assert!(!matrices.is_empty());
+    for (name, n) in matrices {
+        let begin = data.len();
+        data.extend((0..n).flat_map(|i| (0.1 * (i % 7) as f32 - 0.2).to_le_bytes()));
+        let tensor = serde_json::json!({
+            "dtype": "F32", "shape": [n], "data_offsets": [begin, data.len()]
+        });
+        header.insert(name, tensor);
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }

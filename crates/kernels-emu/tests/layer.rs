@@ -1,9 +1,9 @@
-//! Whole layers: the very list of `decode_layer` in the emulator, against the CPU's functions in their order.
+//! Whole layers: the very lists of `decode_layer` and `prefill_layer` in the emulator, against the CPU's functions in their order.
 
 use candle_core::{Device, Result, Tensor};
 use foretoken_kernels::metal::{
     Arg, Cache, ExpertStack, Feed, FloatArray, Gated, Heads, Launch, Layer, Matrix, Moe,
-    RouterSpec, Storage, View, decode_layer,
+    RouterSpec, Storage, View, decode_layer, prefill_layer,
 };
 use foretoken_kernels::{
     Activations, AttendSpec, Experts, FloatType, RopeTable, Weight, attend, expert_mlp, gate_heads,
@@ -121,7 +121,7 @@ fn world(case: Case, act: Act, position: usize, rows: usize) -> World {
     let table = |f: fn(f32) -> f32| -> Vec<f32> {
         (0..512).flat_map(|p| inv_freq.iter().map(move |w| f((p as f64 * w) as f32))).collect()
     };
-    let capacity = case.window.map_or(position + rows + 2, |w| w + 8);
+    let capacity = case.window.map_or(position + rows + 2, |w| w + rows.max(8));
     let past = [(); 2].map(|()| act.round(&floats(&mut rng, position * kv * dim)));
     let mut kept = |all: &[f32]| {
         let mut slots = vec![f32::NAN; capacity * kv * dim];
@@ -167,6 +167,7 @@ fn world(case: Case, act: Act, position: usize, rows: usize) -> World {
         gate: gate_at,
         q_norm,
         k_norm,
+        bias: None,
         input_norm,
         feed_norm,
         plus_one: false,
@@ -198,14 +199,25 @@ fn world(case: Case, act: Act, position: usize, rows: usize) -> World {
 }
 
 impl World {
-    /// Runs the list for these rows: y, the launches and each launch's bytes by argument.
+    /// Runs a step's list for these rows: y, the launches and each launch's bytes by argument.
     fn gpu(&mut self, x: &[f32], position: usize) -> (Vec<u8>, Vec<Launch>, Vec<Vec<u64>>) {
+        self.run(x, position, false)
+    }
+
+    /// Or that of prefill.
+    fn run(
+        &mut self,
+        x: &[f32],
+        position: usize,
+        prefill: bool,
+    ) -> (Vec<u8>, Vec<Launch>, Vec<Vec<u64>>) {
         let rows = x.len() / HIDDEN;
         let xv = self.memory.put(&self.act.bytes(x));
         let start = self.memory.put(&[position as u32]);
         let y = self.memory.room(rows * HIDDEN * self.act.0.size());
         let next = self.memory.next();
-        let list = decode_layer(self.act.0, rows, position, &self.layer, (xv, start, y), next, 0)
+        let launches = if prefill { prefill_layer } else { decode_layer };
+        let list = launches(self.act.0, rows, position, &self.layer, (xv, start, y), next, 0)
             .expect("launches");
         self.memory.make_scratch(&list);
         let read = list
@@ -398,6 +410,38 @@ fn rows_together_give_the_bits_of_rows_one_by_one() {
                 let keys = alone.layer.cache.keys;
                 assert!(cache(&together, keys) == cache(&alone, keys), "{case:?}: the keys");
             }
+        }
+    }
+}
+
+#[test]
+fn a_prefill_layer_agrees_with_the_cpu_and_rows_keep_their_bits_in_any_chunk() {
+    for (i, case) in cases().into_iter().enumerate() {
+        for (rows, position) in [(1, 0), (7, 300), (9, 30), (65, 0)] {
+            let act = Act(FloatType::F32);
+            let mut together = world(case, act, position, rows);
+            let x = floats(&mut Rng(rows as u64), rows * HIDDEN);
+            let (want, _) = together.cpu(&x, position).expect("the CPU computes");
+            let (y, list, _) = together.run(&x, position, true);
+            let largest = want.iter().fold(1f32, |a, v| a.max(v.abs()));
+            close(&format!("{case:?} {rows}"), act, &act.values(&y), &want, 1e-4 * largest);
+            let bound = if case.mixture { 21 } else { 12 };
+            assert!(list.len() <= bound, "{case:?}: {} launches", list.len());
+
+            // The same rows as two chunks.
+            let cut = rows * (i + 1) / 6;
+            let mut apart = world(case, act, position, rows);
+            let (first, second) = x.split_at(cut * HIDDEN);
+            let mut pieces = Vec::new();
+            for (x, position) in [(first, position), (second, position + cut)] {
+                if !x.is_empty() {
+                    pieces.extend(apart.run(x, position, true).0);
+                }
+            }
+            assert!(pieces == y, "{case:?}: {rows} rows, cut at {cut}");
+            let keys = together.layer.cache.keys;
+            let cache = |w: &World| -> Vec<u8> { w.memory.get(keys) };
+            assert!(cache(&together) == cache(&apart), "{case:?}: the keys");
         }
     }
 }

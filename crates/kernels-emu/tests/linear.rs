@@ -171,26 +171,41 @@ fn matmul_agrees_at_every_edge_and_rows_stand_alone() {
     for (i, storage) in storages().into_iter().enumerate() {
         let act = Act::ALL[i % 3];
         let (n, k) = ([33, 40, 64][i % 3], awkward_k(storage));
-        let rows = [37, 9, 32][i % 3];
+        let rows = [65, 9, 7, 1, 32][i % 5];
         let mut memory = Memory::default();
         let (weight, m) = matrix(&mut rng, &mut memory, storage, (n, k));
         let x = act.round(&floats(&mut rng, rows * k));
-        let residual = act.round(&floats(&mut rng, rows * n));
-        let (xv, rv) = (memory.put(&act.bytes(&x)), memory.put(&act.bytes(&residual)));
-        let y = memory.room(rows * n * act.0.size());
-        let launch = metal::matmul(act.0, rows, xv, &m, Some(rv), y).expect("a launch");
-        run(&memory, &launch);
-        let want: Vec<f32> = cpu(&x, &weight).iter().zip(&residual).map(|(a, b)| a + b).collect();
-        let together: Vec<u8> = memory.get(y);
-        close(&launch.kernel, act, &act.values(&together), &want, 2e-4);
-        let size = n * act.0.size();
-        let row = rows - 1;
-        let one = memory.room(size);
-        let from = xv.plus(row * k * act.0.size());
-        let launch =
-            metal::matmul(act.0, 1, from, &m, Some(rv.plus(row * size)), one).expect("a launch");
-        run(&memory, &launch);
-        assert!(memory.get::<u8>(one) == together[row * size..], "{storage:?}: the last row alone");
+        let other = act.round(&floats(&mut rng, rows * n));
+        let (xv, rv) = (memory.put(&act.bytes(&x)), memory.put(&act.bytes(&other)));
+        let row = n * act.0.size();
+        // With each of the finishes, from row `first` on.
+        let mut product = |kind: usize, first: usize, rows: usize| -> Vec<u8> {
+            let (from, beside) = (xv.plus(first * k * act.0.size()), rv.plus(first * row));
+            let finish = [Finish::Keep, Finish::Add(beside), Finish::Gate(beside, Some(0.3))][kind];
+            let y = memory.room(rows * n * 4);
+            let launch =
+                metal::matmul(act.0, rows, from, &m, finish, (y, kind == 0)).expect("a launch");
+            let read = run(&memory, &launch).read_bytes[0] as usize;
+            let once = n * k * storage.bits() / 8;
+            assert_eq!(read, rows.div_ceil(32) * once, "{storage:?}: once for 32 rows");
+            memory.get(y)
+        };
+        let plain = cpu(&x, &weight);
+        let what = format!("{storage:?}, {rows} rows");
+        let float = Act(FloatType::F32);
+        close(&what, float, &float.values(&product(0, 0, rows)), &plain, 2e-4);
+        let size = act.0.size();
+        let sum: Vec<f32> = plain.iter().zip(&other).map(|(a, b)| a + b).collect();
+        let together = product(1, 0, rows);
+        close(&what, act, &act.values(&together[..rows * n * size]), &sum, 2e-4);
+        let t = |v: &[f32]| Tensor::from_vec(v.to_vec(), v.len(), &Device::Cpu).expect("it fits");
+        let gated = foretoken_kernels::swiglu_limited(&t(&other), &t(&plain), 0.3)
+            .and_then(|y| y.to_vec1::<f32>())
+            .expect("the CPU computes");
+        close(&what, act, &act.values(&product(2, 0, rows)[..rows * n * size]), &gated, 2e-4);
+        let last = rows - 1;
+        let alone = product(1, last, 1);
+        assert!(alone[..row] == together[last * row..rows * row], "{what}: the last row alone");
     }
 }
 

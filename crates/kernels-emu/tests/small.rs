@@ -1,7 +1,7 @@
 //! `norm.metal`, `swiglu.metal`, `heads.metal` and `top.metal` against the CPU's functions.
 
 use candle_core::{Device, Tensor};
-use foretoken_kernels::metal::{self, Cache, FloatArray, Heads, HeadsLaunch, Launch};
+use foretoken_kernels::metal::{self, Cache, FloatArray, Heads, HeadsLaunch, Launch, PairedNorm};
 use foretoken_kernels::{FloatType, RopeTable, rms_norm, rope, swiglu, swiglu_limited};
 use foretoken_kernels_emu::{Act, Memory, Rng, close, floats};
 
@@ -55,6 +55,34 @@ fn norms_agree_with_and_without_a_sum() {
 }
 
 #[test]
+fn two_norms_side_by_side_have_the_bits_of_two_launches() {
+    let mut rng = Rng(6);
+    for act in Act::ALL {
+        for (d, rows) in [(5, 1), (256, 3), (300, 9)] {
+            let mut memory = Memory::default();
+            let mut one = |eps: f32| {
+                let x = memory.put(&act.bytes(&floats(&mut rng, rows * d)));
+                let at = memory.put(&floats(&mut rng, d));
+                PairedNorm { x, weight: FloatArray { at, float: FloatType::F32 }, eps }
+            };
+            let (left, right) = (one(1e-5), one(0.3));
+            let y = memory.room(2 * rows * d * act.0.size());
+            run(&memory, &metal::norm_pair(act.0, (rows, d), &left, &right, y));
+            let mut alone = |of: &PairedNorm| -> Vec<u8> {
+                let y = memory.room(rows * d * act.0.size());
+                let what = (of.weight, false, of.eps);
+                run(&memory, &metal::rms_norm(act.0, (rows, d), of.x, what, y, None));
+                memory.get(y)
+            };
+            let (left, right) = (alone(&left), alone(&right));
+            let rows = left.chunks(d * act.0.size()).zip(right.chunks(d * act.0.size()));
+            let want: Vec<u8> = rows.flat_map(|(l, r)| [l, r].concat()).collect();
+            assert!(memory.get::<u8>(y) == want, "{act:?}, rows of {d}");
+        }
+    }
+}
+
+#[test]
 fn a_norms_row_has_the_same_bits_alone() {
     let mut rng = Rng(2);
     let (act, d) = (Act(FloatType::F32), 300);
@@ -103,15 +131,15 @@ fn heads_are_normed_turned_and_kept() {
     let mut rng = Rng(4);
     let heads = |q, kv, dim| Heads { q, kv, dim };
     let cases: [HeadsCase; 5] = [
-        (heads(4, 2, 16), 16, 0, 0, 8, false),
+        (heads(4, 2, 16), 16, 0, 0, 11, false),
         (heads(3, 1, 80), 20, 70, 64, 32, false),
         (heads(2, 2, 256), 128, 5, 0, 20, false),
         // Around the end of a ring.
         (heads(4, 1, 64), 64, 30, 0, 32, true),
-        (heads(2, 1, 48), 0, 9, 9, 8, false),
+        (heads(2, 1, 48), 0, 9, 9, 11, false),
     ];
     for (i, (heads, turned, start, base, capacity, ring)) in cases.into_iter().enumerate() {
-        for rows in [1, 3, 8] {
+        for rows in [1, 3, 8, 11] {
             let act = Act::ALL[(i + rows) % 3];
             let size = act.0.size();
             let Heads { q, kv, dim } = heads;
@@ -129,6 +157,8 @@ fn heads_are_normed_turned_and_kept() {
             let mut memory = Memory::default();
             let [xq, xk, xv] = [q, kv, kv].map(|n| act.round(&floats(&mut rng, rows * n * dim)));
             let [wq, wk] = [(); 2].map(|()| floats(&mut rng, dim));
+            let bias = floats(&mut rng, (q + 2 * kv) * dim);
+            let biased = rows % 2 == 0 || i == 2;
             let mut norm = |w: &[f32]| FloatArray { at: memory.put(w), float: FloatType::F32 };
             let (qn, kn) = (norm(&wq), norm(&wk));
             // Room that nobody may touch must stay as it is.
@@ -144,6 +174,7 @@ fn heads_are_normed_turned_and_kept() {
                 start: memory.put(&[start as u32]),
                 q_norm: q_normed.then_some(qn),
                 k_norm: k_normed.then_some(kn),
+                bias: biased.then(|| memory.put(&bias)),
                 plus_one,
                 eps: 1e-6,
                 cache: Cache {
@@ -156,6 +187,13 @@ fn heads_are_normed_turned_and_kept() {
                 q_out: memory.room(rows * q * dim * size),
             };
             run(&memory, &metal::heads(act.0, rows, &spec).expect("a launch"));
+            // q, k and v with their biases.
+            let with_bias = |x: &[f32], first: usize, n: usize| -> Vec<f32> {
+                let bias = bias[first * dim..(first + n) * dim].iter().cycle();
+                x.iter().zip(bias).map(|(x, b)| if biased { x + b } else { *x }).collect()
+            };
+            let (xq, xk) = (with_bias(&xq, 0, q), with_bias(&xk, q, kv));
+            let xv = act.round(&with_bias(&xv, q + kv, kv));
             let turn = |x: &[f32], w: &[f32], normed: bool, n: usize| -> Vec<f32> {
                 let w: Vec<f32> = w.iter().map(|w| w + if plus_one { 1.0 } else { 0.0 }).collect();
                 let x =

@@ -1,17 +1,20 @@
 //! The self-tests that a Mac runs before a kernel's first use, here.
 
 use foretoken_kernels::FloatType;
-use foretoken_kernels::metal::{Launch, Matrix, Storage, View, embed, trial};
+use foretoken_kernels::metal::{Constant, Launch, Matrix, Storage, View, embed, trial};
 use foretoken_kernels_emu::{Act, Memory};
 
 /// What of the trial does not hold.
 fn run(launch: &Launch, act: FloatType) {
     let trial = trial(launch, act).expect("launches").expect("a trial");
-    assert!(
-        trial.launches.iter().any(|l| l.kernel == launch.kernel),
-        "the trial of {} does not run it",
-        launch.kernel
-    );
+    // With the flags that make another kernel of it.
+    let the_same = |l: &Launch| {
+        l.kernel == launch.kernel
+            && [HAS_SECOND, HAS_TILES]
+                .iter()
+                .all(|flag| l.constants[*flag] == launch.constants[*flag])
+    };
+    assert!(trial.launches.iter().any(the_same), "the trial of {} does not run it", launch.kernel);
     let mut memory = Memory::default();
     for (id, data) in trial.memory() {
         memory.set(id, &data);
@@ -34,6 +37,15 @@ fn named(kernel: &str, storage: Storage) -> Launch {
     Launch { kernel: kernel.to_owned(), ..launch }
 }
 
+/// Function constants by their number in `common.metal`.
+const HAS_SECOND: usize = 3;
+const HAS_TILES: usize = 19;
+
+fn flagged(mut launch: Launch, flag: usize) -> Launch {
+    launch.constants[flag] = Constant::Bool(true);
+    launch
+}
+
 #[test]
 fn every_kernel_has_a_trial_that_it_passes() {
     let mut storages: Vec<(usize, Storage)> = [2, 3, 4, 5, 6, 8]
@@ -47,6 +59,7 @@ fn every_kernel_has_a_trial_that_it_passes() {
             for op in ["embed", "matmul"] {
                 run(&named(&format!("{op}_b{bits}_{name}"), *storage), act);
             }
+            run(&flagged(named(&format!("matmul_b{bits}_{name}"), *storage), HAS_TILES), act);
             for rows in [1, 2, 5] {
                 for op in ["linear", "gate_up"] {
                     run(&named(&format!("{op}_b{bits}_r{rows}_{name}"), *storage), act);
@@ -62,11 +75,15 @@ fn every_kernel_has_a_trial_that_it_passes() {
         for (e, q) in [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 1)] {
             run(&named(&format!("attend_e{e}_q{q}_{name}"), any), act);
         }
+        for e in [1, 2, 3, 4, 6, 8] {
+            run(&named(&format!("attend_rows_e{e}_{name}"), any), act);
+        }
         for op in ["rms_norm", "swiglu", "heads", "attend_merge", "experts_sum"] {
             run(&named(&format!("{op}_{name}"), any), act);
         }
+        run(&flagged(named(&format!("rms_norm_{name}"), any), HAS_SECOND), act);
     }
-    for op in ["router", "top"] {
+    for op in ["router", "router_rows", "router_tiles", "top"] {
         run(&named(op, Storage::Dense(FloatType::F32)), FloatType::F32);
     }
     let unknown = named("no_such_kernel_f32", Storage::Dense(FloatType::F32));

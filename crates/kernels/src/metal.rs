@@ -3,7 +3,8 @@
 //! encoder on a Mac and the emulator in `crates/kernels-emu` consume the same launches. `README.md` says what is proven.
 //!
 //! Activations and the cache have one type for a whole session, the library is built for it: bf16 where the GPU computes
-//! with it (M3 and later), f16 before, f32 in tests. Sums are f32. A row's bits do not depend on how many rows share a launch.
+//! with it (M3 and later), f16 before, f32 in tests. Sums are f32. A row's bits do not depend on how many rows share a launch,
+//! but a prompt's rows (`prefill_layer`) are added up in another order than a step's (`decode_layer`).
 
 mod attend;
 mod embed;
@@ -25,7 +26,7 @@ mod swiglu;
 mod top;
 mod trial;
 
-pub use attend::{AttendLaunch, attend, n_parts};
+pub use attend::{AttendLaunch, attend, attend_rows, n_parts};
 pub use embed::embed;
 pub use experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
 #[cfg(target_os = "macos")]
@@ -35,12 +36,12 @@ pub use launch::{
     Arg, BufferId, Cache, Constant, FloatArray, Heads, Launch, LaunchError, Matrix, N_CONSTANTS,
     Storage, View,
 };
-pub use layer::{Feed, Gated, Layer, Moe, Traffic, decode_layer, traffic};
+pub use layer::{Feed, Gated, Layer, Moe, Traffic, decode_layer, prefill_layer, traffic};
 pub use linear::{Finish, gate_up, linear};
-pub use matmul::matmul;
-pub use norm::rms_norm;
+pub use matmul::{PairInput, matmul, matmul_tiles};
+pub use norm::{PairedNorm, norm_pair, rms_norm};
 pub use place::Shelf;
-pub use router::{RouterSpec, RouterViews, router};
+pub use router::{RouterSpec, RouterViews, Tiles, router, router_rows};
 pub use runner::{GpuError, Runner, SCRATCH, scratch_sizes, this_gpu};
 pub use swiglu::swiglu;
 pub use top::top;

@@ -1,9 +1,9 @@
-//! Dispatches and bytes of one decode or verify step, from the launch list, at the shapes of real layers.
+//! Dispatches and bytes of one decode or verify step and of a chunk of a prompt, from the launch list, at the shapes of real layers.
 
 use foretoken_kernels::FloatType::{self, BF16, F32};
 use foretoken_kernels::metal::{
     BufferId, Cache, ExpertStack, Feed, FloatArray, Gated, Heads, Layer, Matrix, Moe, RouterSpec,
-    Storage, Traffic, View, decode_layer, traffic,
+    Storage, Traffic, View, decode_layer, prefill_layer, traffic,
 };
 
 /// Numbers buffers and adds up the weights in them.
@@ -68,7 +68,7 @@ enum FeedShape {
     },
 }
 
-/// The step's traffic, and weights + keys and values.
+/// The traffic of a step, or of a chunk of more than 8 rows, and weights + keys and values.
 fn count(s: &Shape, rows: usize, position: usize) -> (Traffic, usize) {
     let mut file = File::default();
     let (hidden, Heads { q, kv, dim }) = (s.hidden, s.heads);
@@ -108,6 +108,7 @@ fn count(s: &Shape, rows: usize, position: usize) -> (Traffic, usize) {
         gate: s.gate.then(|| file.matrix(s.qkv[3], q, hidden, 1)),
         q_norm: head_norm(&mut file),
         k_norm: head_norm(&mut file),
+        bias: None,
         input_norm: file.floats(hidden, BF16),
         feed_norm: file.floats(hidden, BF16),
         plus_one: false,
@@ -123,15 +124,15 @@ fn count(s: &Shape, rows: usize, position: usize) -> (Traffic, usize) {
             keys: file.view(),
             values: file.view(),
             base: 0,
-            capacity: s.window.map_or(1 << 20, |w| w + 16),
+            capacity: s.window.map_or(1 << 20, |w| w + rows.max(16)),
             ring: s.window.is_some(),
         },
         feed,
     };
     let [x, start, y] = [(); 3].map(|()| file.view());
-    let list =
-        decode_layer(BF16, rows, position, &layer, (x, start, y), file.buffers, touched_experts)
-            .expect("launches");
+    let launches = if rows > 8 { prefill_layer } else { decode_layer };
+    let list = launches(BF16, rows, position, &layer, (x, start, y), file.buffers, touched_experts)
+        .expect("launches");
     let keys = s.window.map_or(position + rows, |w| (w - 1 + rows).min(position + rows));
     let needed = file.weights + 2 * keys * kv * dim * 2;
     (traffic(&list, BufferId(file.buffers)), needed)
@@ -229,4 +230,35 @@ fn verifying_reads_the_dense_weights_once() {
     // Between the launches of so small a layer flows more than a twentieth of its weights.
     assert_eq!(got.0.launches, 9);
     assert!(got.0.lasting as f64 / (got.1 as f64) < 1.05, "{got:?}");
+}
+
+/// A chunk's rows read every matrix, every expert, key and value once together. What flows between the launches is the rows'
+/// own and counted apart.
+#[test]
+fn a_chunk_of_a_prompt_reads_the_weights_once() {
+    for rows in [128, 256, 512] {
+        for position in [0, 4000] {
+            let sliding =
+                Shape { window: Some(512), heads: Heads { q: 96, kv: 8, dim: 128 }, ..step(288) };
+            let dense =
+                Shape { feed: FeedShape::Dense { storage: [Q4; 3], width: 11264 }, ..step(0) };
+            for (what, shape, launches) in [
+                ("SmolLM2", smollm(), 11),
+                ("a dense layer of Step", dense, 12),
+                ("Step", step(288), 19),
+                ("a sliding layer of Step", sliding, 19),
+                ("Hy3", hy(192), 18),
+            ] {
+                let (got, needed) = count(&shape, rows, position);
+                assert_eq!(got.launches, launches, "{what}");
+                // Beside them the layer's input, which is the residual too, and two tables.
+                let rest = rows * (2 * shape.hidden * 2 + shape.heads.dim * 4);
+                let share = (got.lasting - rest) as f64 / needed as f64;
+                assert!((0.999..1.05).contains(&share), "{what}, {rows} rows: {share:.3}");
+            }
+        }
+        // Before there was a list for prompts, every 8 rows read everything again.
+        let [chunk, step] = [rows, 8].map(|n| count(&smollm(), n, 0).0.lasting / n);
+        assert!(step > chunk * rows / 16, "{rows} rows: {step} bytes a token, now {chunk}");
+    }
 }

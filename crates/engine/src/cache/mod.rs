@@ -260,6 +260,11 @@ impl Cache {
         self.layers.iter().map(LayerCache::window).try_fold(1, |most, w| Some(w?.max(most)))
     }
 
+    /// Whether some layer keeps the newest rows only.
+    pub fn slides(&self) -> bool {
+        self.layers.iter().any(|layer| layer.window().is_some())
+    }
+
     /// All layers back to `len`, or, where one of them cannot, all to 0. Returns the new length.
     pub fn rewind(&mut self, len: usize) -> usize {
         // Also of rows that were skipped, of which nothing could be brought back.

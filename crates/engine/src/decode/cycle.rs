@@ -14,9 +14,10 @@ mod tests;
 use super::rows::Rows;
 use super::{Draft, MAX_DEPTH, Rule, SamplerSettings, Verdict, judge};
 use crate::cache::Cache;
-use crate::models::{HeadFeed, MAX_TAKEN_BACK, Model, MtpHead, Pass};
+use crate::models::{HeadFeed, MAX_TAKEN_BACK, Model, Pass};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where the time of a cycle goes.
@@ -75,6 +76,8 @@ impl HeadState {
 pub struct Sequence {
     model: Arc<Model>,
     tokens: Vec<u32>,
+    /// Tokens the caller took, where the last cycle gave more.
+    taken: Option<usize>,
     trunk: Cache,
     head: Option<HeadState>,
     rng: fastrand::Rng,
@@ -88,7 +91,7 @@ impl Sequence {
             feeds: (0..head.levels()).map(|_| Rows::default()).collect(),
             starts: vec![0; head.levels()],
         });
-        Self { model, tokens: Vec::new(), trunk, head, rng: fastrand::Rng::new() }
+        Self { model, tokens: Vec::new(), taken: None, trunk, head, rng: fastrand::Rng::new() }
     }
 
     pub fn model(&self) -> &Arc<Model> {
@@ -129,7 +132,11 @@ impl Sequence {
             self.guarded(Self::catch_up)?;
         }
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let common = common.min(prompt.len() - 1).min(self.trunk.len());
+        // Tokens after the end of a text are there only when they were drafted.
+        let known = self
+            .taken
+            .map_or(self.trunk.len(), |taken| self.trunk.len().min(taken.saturating_sub(1)));
+        let common = common.min(prompt.len() - 1).min(known);
         // A level j row i is made of tokens up to i + 1 + j and needs hidden states that are no longer kept, so the trunk
         // reads the newest `levels` rows again.
         let levels = self.head.as_ref().map_or(0, |head| head.caches.len());
@@ -138,9 +145,15 @@ impl Sequence {
             // A level that lags behind (drafting was off, or shallower) can only go on where it stopped.
             kept = head.caches.iter().map(Cache::len).fold(kept, usize::min);
         }
-        let possible = self.trunk.can_rewind(kept)
-            && self.head.iter().flat_map(|head| &head.caches).all(|cache| cache.can_rewind(kept));
+        let caches =
+            || std::iter::once(&self.trunk).chain(self.head.iter().flat_map(|h| &h.caches));
+        // How far back a sliding layer can go depends on when its rows were moved, and so on the drafts there were. Where rows
+        // read again have other bits, only what it can do in any case counts.
+        let always = self.model.trunk.rounds_alike()
+            || known.saturating_sub(kept) + MAX_DEPTH <= MAX_TAKEN_BACK;
+        let possible = caches().all(|cache| cache.can_rewind(kept) && (always || !cache.slides()));
         self.rewind_all(if possible { kept } else { 0 });
+        self.taken = None;
         self.tokens.clear();
         self.tokens.extend_from_slice(prompt);
         if let Some(head) = &mut self.head {
@@ -159,9 +172,16 @@ impl Sequence {
         }
     }
 
+    /// The text ends after `len` tokens, prompt included: what the last cycle committed beyond is not used, and the next prompt
+    /// finds the same in the caches as if it had not been drafted.
+    pub fn end_at(&mut self, len: usize) {
+        self.taken = (len < self.tokens.len()).then_some(len);
+    }
+
     /// Forgets everything; the way back after an error inside a pass.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.taken = None;
         self.rewind_all(0);
     }
 
@@ -210,7 +230,11 @@ impl Sequence {
     fn catch_up(&mut self) -> Result<()> {
         let (Some(head), Some(state)) = (&self.model.head, &mut self.head) else { return Ok(()) };
         for level in 0..head.levels() {
-            feed_level(&**head, state, level, &self.tokens, 1)?;
+            if let Some((rows, hidden)) = due(state, level, &self.tokens, 1)? {
+                let next = &self.tokens[rows.start + 1 + level..rows.end + 1 + level];
+                let out = head.forward(level, next, &hidden, &mut state.caches[level])?;
+                feed_next(state, level, rows.start, &out)?;
+            }
         }
         settle(state, self.tokens.len())
     }
@@ -232,6 +256,7 @@ impl Sequence {
         if self.tokens.len() >= context {
             return Err(EngineError::ContextFull { prompt: self.tokens.len(), context });
         }
+        self.taken = None;
         let depth = depth.min(MAX_DEPTH).min(context - self.tokens.len() - 1);
         self.guarded(|s| s.cycle(depth, settings, rule, probe))
     }
@@ -315,24 +340,22 @@ impl Sequence {
         let mut carried: Option<Tensor> = None;
         for d in 0..depth {
             let level = d.min(levels - 1);
-            let out = match carried {
+            let (out, logits) = match carried {
                 // Past the last level, that level goes on at the next row from its own output.
                 Some(ref own) if d >= levels => {
                     let own = own.narrow(0, own.dims()[0] - 1, 1)?;
-                    head.forward(
-                        level,
-                        &self.tokens[self.tokens.len() - 1..],
-                        &own,
-                        &mut state.caches[level],
-                    )?
+                    let newest = &self.tokens[self.tokens.len() - 1..];
+                    head.draft(level, newest, &own, &mut state.caches[level])?
                 }
-                _ => match feed_level(&**head, state, level, &self.tokens, 0)? {
-                    Some(out) => out,
-                    None => break,
-                },
+                _ => {
+                    let Some((rows, hidden)) = due(state, level, &self.tokens, 0)? else { break };
+                    let next = &self.tokens[rows.start + 1 + level..rows.end + 1 + level];
+                    let drafted = head.draft(level, next, &hidden, &mut state.caches[level])?;
+                    feed_next(state, level, rows.start, &drafted.0)?;
+                    drafted
+                }
             };
-            let last = out.narrow(0, out.dims()[0] - 1, 1)?;
-            let logits = head.draft_logits(level, &last)?.flatten_all()?.to_vec1::<f32>()?;
+            let logits = logits.flatten_all()?.to_vec1::<f32>()?;
             let q = settings.distribution(&logits, head.draft_vocab(), &self.tokens)?;
             let token = q.sample(self.rng.f64());
             self.tokens.push(token);
@@ -368,15 +391,14 @@ impl Sequence {
     }
 }
 
-/// Feeds `level` every row it has not had and whose token is known, but for the newest `held` ones;
-/// its output becomes the next level's feed. `None` = no such row.
-fn feed_level(
-    head: &dyn MtpHead,
+/// The rows that `level` has not had and whose token is known, but for the newest `held` ones, and what it reads for them.
+/// `None` = no such row.
+fn due(
     state: &mut HeadState,
     level: usize,
     tokens: &[u32],
     held: usize,
-) -> Result<Option<Tensor>> {
+) -> Result<Option<(Range<usize>, Tensor)>> {
     let end =
         tokens.len().saturating_sub(1 + level).min(state.feeds[level].end()).saturating_sub(held);
     let start = state.starts[level].min(end);
@@ -387,17 +409,12 @@ fn feed_level(
     if first >= end {
         return Ok(None);
     }
-    let hidden = state.feeds[level].get(first, end)?;
-    let out = head.forward(
-        level,
-        &tokens[first + 1 + level..end + 1 + level],
-        &hidden,
-        &mut state.caches[level],
-    )?;
-    if let Some(next) = state.feeds.get_mut(level + 1) {
-        next.put(first, &out)?;
-    }
-    Ok(Some(out))
+    Ok(Some((first..end, state.feeds[level].get(first, end)?)))
+}
+
+/// A level's output from row `first` on becomes the next level's feed.
+fn feed_next(state: &mut HeadState, level: usize, first: usize, out: &Tensor) -> Result<()> {
+    state.feeds.get_mut(level + 1).map_or(Ok(()), |next| next.put(first, out))
 }
 
 /// Takes back what was made of guesses, given the number of committed tokens, and drops hidden rows nobody will ask for again.

@@ -3,7 +3,7 @@
 use crate::Result;
 use candle_core::{Device as Cpu, Tensor};
 use foretoken_kernels::metal::{BufferId, Finish, GpuError, Launch, Matrix, Runner, SCRATCH, View};
-use foretoken_kernels::metal::{LaunchError, linear};
+use foretoken_kernels::metal::{LaunchError, linear, matmul};
 use foretoken_kernels::{FloatType, RopeTable};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +19,8 @@ pub(super) enum Scratch {
     Even,
     Odd,
     Normed,
+    /// By a level to the next one.
+    HandedOn,
     Logits,
 }
 
@@ -30,8 +32,27 @@ impl Scratch {
 
 pub(super) const LAYER_SCRATCH: u32 = SCRATCH.0 + 16;
 
-/// Rows a launch takes.
+/// Rows a launch of a step takes.
 pub(super) const MAX_ROWS: usize = 8;
+
+/// Rows that go through the stack at once in prefill: each reads all weights a little less, and scratch grows with them.
+pub(super) const CHUNK: usize = 256;
+
+/// Which kernels add up a row. A row's bits depend on this and on nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Up to [`MAX_ROWS`] rows read a weight once.
+    Step,
+    /// Any number of them.
+    Prefill,
+}
+
+impl Path {
+    /// For rows that nobody compares bit by bit: what reads least.
+    pub fn of(rows: usize) -> Self {
+        if rows > MAX_ROWS { Self::Prefill } else { Self::Step }
+    }
+}
 
 /// Positions of the rotation's tables are made so many at a time.
 const TABLE_STEP: usize = 1024;
@@ -173,14 +194,18 @@ impl Device {
         Ok(Tensor::from_vec(values, (rows, n), &Cpu::Cpu)?)
     }
 
-    /// y [rows, n] = x m^T, f32 for logits.
+    /// y [rows, n] = x m^T; `float_out` for logits.
     pub fn product(
         &self,
-        rows: usize,
+        (path, rows): (Path, usize),
         (x, m, y): (View, &Matrix, View),
         float_out: bool,
         list: &mut Vec<Launch>,
     ) -> Result<(), LaunchError> {
+        if path == Path::Prefill {
+            list.push(matmul(self.act, rows, x, m, Finish::Keep, (y, float_out))?);
+            return Ok(());
+        }
         let size = self.act.size();
         let y_row = m.n * if float_out { 4 } else { size };
         for first in (0..rows).step_by(MAX_ROWS) {

@@ -1,7 +1,8 @@
-//! The head: for each level one list for its pass, one for its logits.
+//! The head: for each level one list for its pass, one for its logits, one for both. Its rows decide nothing but drafts, so their
+//! number says which kernels read them with the least traffic.
 
 use super::Refusal;
-use super::device::{Device, Inputs, MAX_ROWS, Scratch};
+use super::device::{Device, Inputs, MAX_ROWS, Path, Scratch};
 use super::layer::{Block, GpuNorm, matrix, stack};
 use super::trunk::new_cache;
 use crate::cache::{Cache, LayerCache};
@@ -9,7 +10,7 @@ use crate::models::{HeadFeed, MtpHead};
 use crate::nn::LevelParts;
 use crate::{EngineError, Result};
 use candle_core::Tensor;
-use foretoken_kernels::metal::{GpuError, Launch, Matrix, Shelf, View, embed};
+use foretoken_kernels::metal::{GpuError, Launch, Matrix, Shelf, View, embed, norm_pair};
 use std::sync::Arc;
 
 struct Level {
@@ -70,20 +71,21 @@ impl Level {
         let launch = embed(device.act, rows, &self.embed_tokens, ids, embedded);
         list.push(launch.map_err(GpuError::from)?);
         let (joined, x) = (Scratch::Joined.view(), Scratch::Input.view());
-        let row = self.eh_proj.n * device.act.size();
-        let (e, h) = if self.hidden_first { (row, 0) } else { (0, row) };
-        // A norm writes its rows one after another, and here they have a neighbour.
-        for i in 0..rows {
-            let to = joined.plus(2 * i * row);
-            list.push(self.enorm.launch(device, 1, embedded.plus(i * row), to.plus(e)));
-            list.push(self.hnorm.launch(device, 1, hidden.plus(i * row), to.plus(h)));
-        }
-        device.product(rows, (joined, &self.eh_proj, x), false, list).map_err(GpuError::from)?;
-        let out = stack(device, inputs, &self.blocks, &mut cache.layers, (rows, x), list)?;
+        let (e, h) = (self.enorm.paired(embedded), self.hnorm.paired(hidden));
+        let (left, right) = if self.hidden_first { (h, e) } else { (e, h) };
+        list.push(norm_pair(device.act, (rows, self.enorm.width()), &left, &right, joined));
+        let path = Path::of(rows);
+        let product = (joined, &self.eh_proj, x);
+        device.product((path, rows), product, false, list).map_err(GpuError::from)?;
+        let out = stack(device, inputs, &self.blocks, &mut cache.layers, (path, rows, x), list)?;
         let Some(hand_on) = &self.hand_on else { return Ok(out) };
-        let normed = Scratch::Normed.view();
-        list.push(hand_on.launch(device, rows, out, normed));
-        Ok(normed)
+        let handed_on = Scratch::HandedOn.view();
+        list.push(hand_on.launch(device, rows, out, handed_on));
+        Ok(handed_on)
+    }
+
+    fn draft_lm_head(&self) -> &Matrix {
+        self.draft_lm_head.as_ref().unwrap_or(&self.lm_head)
     }
 
     fn logits(
@@ -99,7 +101,7 @@ impl Level {
             normed
         });
         let y = Scratch::Logits.view();
-        device.product(rows, (x, lm_head, y), true, list).map_err(GpuError::from)?;
+        device.product((Path::Step, rows), (x, lm_head, y), true, list).map_err(GpuError::from)?;
         Ok(y)
     }
 }
@@ -137,6 +139,10 @@ impl GpuHead {
                 }
                 self.device.runner.prepare(&list)?;
             }
+            let (mut list, mut cache) = (Vec::new(), self.new_cache(i));
+            let tokens = vec![0; MAX_ROWS + 1];
+            level.pass(&self.device, &mut inputs, &tokens, hidden, &mut cache, &mut list)?;
+            self.device.runner.prepare(&list)?;
         }
         Ok(())
     }
@@ -148,7 +154,7 @@ impl GpuHead {
 
     fn logits_by(&self, level: usize, hidden: &Tensor, draft: bool) -> Result<Tensor> {
         let level = self.level(level)?;
-        let lm_head = level.draft_lm_head.as_ref().filter(|_| draft).unwrap_or(&level.lm_head);
+        let lm_head = if draft { level.draft_lm_head() } else { &level.lm_head };
         let (mut inputs, mut list) = (self.device.inputs(), Vec::new());
         let rows = hidden.dim(0)?;
         let x = inputs.rows(&self.device, hidden)?;
@@ -185,6 +191,24 @@ impl MtpHead for GpuHead {
         let out = level.pass(&self.device, &mut inputs, next_tokens, x, cache, &mut list)?;
         self.device.runner.run(&list)?;
         self.device.read(out, (next_tokens.len(), level.eh_proj.n))
+    }
+
+    fn draft(
+        &self,
+        level: usize,
+        next_tokens: &[u32],
+        hidden: &Tensor,
+        cache: &mut Cache,
+    ) -> Result<(Tensor, Tensor)> {
+        let (device, level) = (&*self.device, self.level(level)?);
+        let (rows, n, lm_head) = (next_tokens.len(), level.eh_proj.n, level.draft_lm_head());
+        let (mut inputs, mut list) = (device.inputs(), Vec::new());
+        let x = inputs.rows(device, hidden)?;
+        let out = level.pass(device, &mut inputs, next_tokens, x, cache, &mut list)?;
+        let last = out.plus(rows.saturating_sub(1) * n * device.act.size());
+        let logits = level.logits(device, (1, last), lm_head, &mut list)?;
+        device.runner.run(&list)?;
+        Ok((device.read(out, (rows, n))?, device.read_floats(logits, (1, lm_head.n))?))
     }
 
     fn logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {

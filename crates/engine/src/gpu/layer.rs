@@ -1,15 +1,15 @@
 //! Blocks: their description for the kernels, and the launches of a stack of them for one pass.
 
 use super::Refusal;
-use super::device::{Device, Inputs, LAYER_SCRATCH, MAX_ROWS, Scratch};
+use super::device::{CHUNK, Device, Inputs, LAYER_SCRATCH, MAX_ROWS, Path, Scratch};
 use crate::Result;
 use crate::cache::LayerCache;
 use crate::nn::{BlockParts, FeedParts, Linear, Mlp, Moe, Norm, Score};
-use foretoken_kernels::RopeTable;
 use foretoken_kernels::metal::{
-    self, Cache, ExpertStack, Feed, FloatArray, Gated, Heads, Launch, Layer, Matrix, RouterSpec,
-    Shelf, View, decode_layer, rms_norm,
+    self, Cache, ExpertStack, Feed, FloatArray, Gated, Heads, Launch, Layer, Matrix, PairedNorm,
+    RouterSpec, Shelf, View, decode_layer, prefill_layer, rms_norm,
 };
+use foretoken_kernels::{FloatType, RopeTable};
 use std::sync::Arc;
 
 /// Query rows times heads a key head may have in one launch.
@@ -26,7 +26,7 @@ pub(super) fn matrix(
     what: &'static str,
     linear: &Linear,
 ) -> Result<Matrix, Refusal> {
-    if linear.has_bias() {
+    if linear.bias().is_some() {
         return Err(Refusal::Bias(what));
     }
     Ok(shelf.matrix(linear.weight())?)
@@ -49,6 +49,15 @@ impl GpuNorm {
     pub fn launch(&self, device: &Device, rows: usize, x: View, y: View) -> Launch {
         let how = (self.weight, false, self.eps);
         rms_norm(device.act, (rows, self.width), x, how, y, None)
+    }
+
+    /// Of `x`, for [`metal::norm_pair`].
+    pub fn paired(&self, x: View) -> PairedNorm {
+        PairedNorm { x, weight: self.weight, eps: self.eps }
+    }
+
+    pub fn width(&self) -> usize {
+        self.width
     }
 }
 
@@ -81,6 +90,21 @@ fn mixture(shelf: &mut Shelf<'_>, moe: &Moe) -> Result<metal::Moe, Refusal> {
     Ok(metal::Moe { router, spec, stack, shared })
 }
 
+/// The biases of these maps in one piece, zeros where one has none; `None` = none of them has.
+fn bias_of(shelf: &mut Shelf<'_>, maps: [&Linear; 3]) -> Result<Option<View>, Refusal> {
+    if maps.iter().all(|map| map.bias().is_none()) {
+        return Ok(None);
+    }
+    let mut all: Vec<f32> = Vec::new();
+    for map in maps {
+        match map.bias() {
+            Some(bias) => all.extend(bias.to_vec1::<f32>().map_err(crate::EngineError::from)?),
+            None => all.resize(all.len() + map.weight().dims().0, 0.0),
+        }
+    }
+    Ok(Some(shelf.floats(&all)?.at))
+}
+
 impl Block {
     pub fn new(shelf: &mut Shelf<'_>, parts: &BlockParts<'_>) -> Result<Self, Refusal> {
         let attention = parts.attention;
@@ -95,9 +119,12 @@ impl Block {
         if group > MAX_QUERIES {
             return Err(Refusal::Heads(group));
         }
+        let inputs = [&attention.q, &attention.k, &attention.v];
+        let bias = bias_of(shelf, inputs)?;
+        let [q, k, v] = inputs.map(|linear| shelf.matrix(linear.weight()));
+        let (q, k, v) = (q?, k?, v?);
         let mut some = |linear| matrix(shelf, "attention", linear);
-        let (q, k) = (some(&attention.q)?, some(&attention.k)?);
-        let (v, o) = (some(&attention.v)?, some(&attention.o)?);
+        let o = some(&attention.o)?;
         let gate = attention.gate.as_ref().map(some).transpose()?;
         let mut norm = |norm: &Norm| shelf.floats(norm.weight());
         let q_norm = attention.q_norm.as_ref().map(&mut norm).transpose()?;
@@ -115,6 +142,7 @@ impl Block {
             gate,
             q_norm,
             k_norm,
+            bias,
             input_norm,
             feed_norm,
             plus_one: false,
@@ -140,7 +168,7 @@ impl Block {
         self.layer.heads.kv * self.layer.heads.dim
     }
 
-    /// Rows one list of its launches takes.
+    /// Rows one list of a step's launches takes.
     pub fn max_rows(&self) -> usize {
         let Heads { q, kv, .. } = self.layer.heads;
         (MAX_QUERIES * kv / q).clamp(1, MAX_ROWS)
@@ -155,18 +183,31 @@ impl Block {
     }
 }
 
+type LaunchesOf = fn(
+    FloatType,
+    usize,
+    usize,
+    &Layer,
+    (View, View, View),
+    u32,
+    usize,
+) -> Result<Vec<Launch>, metal::LaunchError>;
+
 /// The launches of all `blocks` over `x` [rows, hidden], which stand at the caches' ends; returns where they leave the rows.
-/// More rows than a launch takes go through the stack in runs of as many.
+/// More rows than a list takes go through the stack in runs of as many.
 pub(super) fn stack(
     device: &Device,
     inputs: &mut Inputs,
     blocks: &[Block],
     caches: &mut [LayerCache],
-    (rows, x): (usize, View),
+    (path, rows, x): (Path, usize, View),
     list: &mut Vec<Launch>,
 ) -> Result<View> {
     let position = caches.first().map_or(0, LayerCache::len);
-    let at_once = blocks.iter().map(Block::max_rows).min().unwrap_or(MAX_ROWS);
+    let (at_once, launches_of): (usize, LaunchesOf) = match path {
+        Path::Step => (blocks.iter().map(Block::max_rows).min().unwrap_or(MAX_ROWS), decode_layer),
+        Path::Prefill => (CHUNK, prefill_layer),
+    };
     let starts: Vec<u32> =
         (position..position + rows).step_by(at_once).map(|start| start as u32).collect();
     let start = inputs.starts(device, &starts)?;
@@ -194,8 +235,7 @@ pub(super) fn stack(
             let places = (out.plus(first * row), start.plus(4 * run), y.plus(first * row));
             let touched = block.touched(some);
             let at = position + first;
-            let launches =
-                decode_layer(device.act, some, at, layer, places, LAYER_SCRATCH, touched);
+            let launches = launches_of(device.act, some, at, layer, places, LAYER_SCRATCH, touched);
             list.extend(launches.map_err(metal::GpuError::from)?);
             out = y;
         }

@@ -61,17 +61,30 @@ pub struct Moved {
 pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<Moved, Refusal> {
     // The caches hold activations, and the count was made for f32.
     let kv_bytes_per_token = model.kv_bytes_per_token * runner.activations().size() as u64 / 4;
-    if let Some(budget) = runner.budget() {
-        let modules = model.trunk_modules.iter().chain(&model.head_modules);
-        let weights = modules.map(|module| module.bytes).sum::<u64>();
-        let context = USUAL_CONTEXT.min(model.trunk.shape().context as u64);
-        let need = weights + context * kv_bytes_per_token;
-        if need > budget {
-            return Err(Refusal::TooLarge { need, budget });
-        }
-    }
+    let modules = model.trunk_modules.iter().chain(&model.head_modules);
+    let weights = modules.map(|module| module.bytes).sum::<u64>();
+    let context = USUAL_CONTEXT.min(model.trunk.shape().context as u64);
+    let need = weights + context * kv_bytes_per_token;
+    let Some(budget) = runner.budget() else {
+        return place(model, runner, kv_bytes_per_token, None);
+    };
+    let room = budget.checked_sub(need).ok_or(Refusal::TooLarge { need, budget })?;
+    // What has to be copied takes memory beside its file.
+    place(model, runner, kv_bytes_per_token, Some(room)).map_err(|refusal| match refusal {
+        Refusal::Gpu(GpuError::Copies(more)) => Refusal::TooLarge { need: need + more, budget },
+        other => other,
+    })
+}
+
+/// `room` as of [`Shelf::new`].
+fn place(
+    model: &mut Model,
+    runner: Arc<dyn Runner>,
+    kv_bytes_per_token: u64,
+    room: Option<u64>,
+) -> Result<Moved, Refusal> {
     let device = Arc::new(Device::new(runner.clone())?);
-    let mut shelf = Shelf::new(&*runner);
+    let mut shelf = Shelf::new(&*runner, room);
     let parts = model.trunk.parts().ok_or(Refusal::Parts)?;
     let caches = model.trunk.new_cache();
     let trunk = GpuTrunk::new(&device, &mut shelf, &parts, model.trunk.shape(), caches)?;

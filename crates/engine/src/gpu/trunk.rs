@@ -1,7 +1,8 @@
-//! The trunk: one list for a pass, one for a norm or logits alone.
+//! The trunk: one list for a pass, one for a norm or logits alone. `pass` always takes a step's kernels and `forward` always those of
+//! prefill, so that a row's bits depend on which of the two it went through, and not on the number of rows.
 
 use super::Refusal;
-use super::device::{Device, MAX_ROWS, Scratch};
+use super::device::{CHUNK, Device, Inputs, MAX_ROWS, Path, Scratch};
 use super::layer::{Block, GpuNorm, matrix, stack};
 use super::slots::GpuSlots;
 use crate::Result;
@@ -57,19 +58,24 @@ impl GpuTrunk {
         let mut inputs = self.device.inputs();
         for rows in 1..=MAX_ROWS {
             let mut list = Vec::new();
-            self.hidden(&mut inputs, &vec![0; rows], &mut self.new_cache(), &mut list)?;
+            let (tokens, mut cache) = (vec![0; rows], self.new_cache());
+            self.hidden(&mut inputs, (Path::Step, &tokens), &mut cache, &mut list)?;
             let x = Scratch::Input.view();
             list.push(self.norm.launch(&self.device, rows, x, Scratch::Normed.view()));
             self.lm(rows, Scratch::Normed.view(), &mut list)?;
             self.device.runner.prepare(&list)?;
         }
+        // These kernels take any number of rows.
+        let mut list = Vec::new();
+        self.hidden(&mut inputs, (Path::Prefill, &[0]), &mut self.new_cache(), &mut list)?;
+        self.device.runner.prepare(&list)?;
         Ok(())
     }
 
     fn hidden(
         &self,
-        inputs: &mut super::device::Inputs,
-        tokens: &[u32],
+        inputs: &mut Inputs,
+        (path, tokens): (Path, &[u32]),
         cache: &mut Cache,
         list: &mut Vec<Launch>,
     ) -> Result<View> {
@@ -77,12 +83,14 @@ impl GpuTrunk {
         let ids = inputs.tokens(device, tokens)?;
         let launch = embed(device.act, tokens.len(), &self.embed_tokens, ids, x);
         list.push(launch.map_err(GpuError::from)?);
-        stack(device, inputs, &self.blocks, &mut cache.layers, (tokens.len(), x), list)
+        stack(device, inputs, &self.blocks, &mut cache.layers, (path, tokens.len(), x), list)
     }
 
     fn lm(&self, rows: usize, x: View, list: &mut Vec<Launch>) -> Result<View> {
         let y = Scratch::Logits.view();
-        self.device.product(rows, (x, &self.lm_head, y), true, list).map_err(GpuError::from)?;
+        self.device
+            .product((Path::Step, rows), (x, &self.lm_head, y), true, list)
+            .map_err(GpuError::from)?;
         Ok(y)
     }
 }
@@ -96,9 +104,17 @@ impl Trunk for GpuTrunk {
         new_cache(&self.device, &self.kinds, &self.blocks)
     }
 
+    fn prompt_rows(&self) -> usize {
+        CHUNK
+    }
+
+    fn rounds_alike(&self) -> bool {
+        false
+    }
+
     fn forward(&self, tokens: &[u32], cache: &mut Cache) -> Result<Tensor> {
         let (mut inputs, mut list) = (self.device.inputs(), Vec::new());
-        let hidden = self.hidden(&mut inputs, tokens, cache, &mut list)?;
+        let hidden = self.hidden(&mut inputs, (Path::Prefill, tokens), cache, &mut list)?;
         self.device.runner.run(&list)?;
         self.device.read(hidden, (tokens.len(), self.shape.hidden))
     }
@@ -123,7 +139,7 @@ impl Trunk for GpuTrunk {
     fn pass(&self, tokens: &[u32], cache: &mut Cache) -> Result<Pass> {
         let (mut inputs, mut list) = (self.device.inputs(), Vec::new());
         let (rows, at) = (tokens.len(), Scratch::Normed.view());
-        let hidden = self.hidden(&mut inputs, tokens, cache, &mut list)?;
+        let hidden = self.hidden(&mut inputs, (Path::Step, tokens), cache, &mut list)?;
         list.push(self.norm.launch(&self.device, rows, hidden, at));
         let logits = self.lm(rows, at, &mut list)?;
         self.device.runner.run(&list)?;

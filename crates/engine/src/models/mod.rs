@@ -51,6 +51,14 @@ pub struct TrunkShape {
 pub trait Trunk: Send + Sync {
     fn shape(&self) -> TrunkShape;
     fn new_cache(&self) -> Cache;
+    /// Rows of a prompt that are worth one [`Self::forward`].
+    fn prompt_rows(&self) -> usize {
+        128
+    }
+    /// Whether a row has the same bits from [`Self::forward`] and from [`Self::pass`]. Within one of them it always has.
+    fn rounds_alike(&self) -> bool {
+        true
+    }
     /// Tokens at positions `cache.len()..` -> the residual stream before the final norm [rows, hidden], f32.
     fn forward(&self, tokens: &[u32], cache: &mut Cache) -> Result<Tensor>;
     /// The final norm: [rows, hidden] -> [rows, hidden].
@@ -101,6 +109,18 @@ pub trait MtpHead: Send + Sync {
     /// Logits over `draft_vocab`, or over the whole vocabulary when there is none.
     fn draft_logits(&self, level: usize, hidden: &Tensor) -> Result<Tensor> {
         self.logits(level, hidden)
+    }
+    /// [`Self::forward`], and [`Self::draft_logits`] of its last row; where that is worth one submission, in one.
+    fn draft(
+        &self,
+        level: usize,
+        next_tokens: &[u32],
+        hidden: &Tensor,
+        cache: &mut Cache,
+    ) -> Result<(Tensor, Tensor)> {
+        let out = self.forward(level, next_tokens, hidden, cache)?;
+        let logits = self.draft_logits(level, &out.narrow(0, out.dim(0)? - 1, 1)?)?;
+        Ok((out, logits))
     }
     /// What a level is made of; `None` = nobody else can run it.
     fn parts(&self, _level: usize) -> Option<LevelParts<'_>> {

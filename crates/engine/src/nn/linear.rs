@@ -66,8 +66,9 @@ impl Linear {
         &self.weight
     }
 
-    pub fn has_bias(&self) -> bool {
-        self.bias.is_some()
+    /// [n].
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
     }
 
     /// The rows `ids` of the matrix as a linear map of its own (a reduced vocabulary head).

@@ -23,7 +23,7 @@ constant int float_type [[function_constant(0)]];
 constant int group_size [[function_constant(1)]];
 // The output is float whatever ACT is.
 constant bool float_out [[function_constant(2)]];
-// Further matrices in one launch of `linear`.
+// Further matrices in one launch of `linear`, and a second row of `rms_norm`.
 constant bool has_second [[function_constant(3)]];
 constant bool has_third [[function_constant(4)]];
 constant bool has_fourth [[function_constant(5)]];
@@ -44,6 +44,10 @@ constant bool router_bias [[function_constant(16)]];
 constant bool router_renormalise [[function_constant(17)]];
 // The product is `up`, and `gate` stands in the residual's place.
 constant bool gates [[function_constant(18)]];
+// The rows of a product are given by tiles of router.metal, each with a matrix of its own.
+constant bool has_tiles [[function_constant(19)]];
+// Queries, keys and values get a bias.
+constant bool has_bias [[function_constant(20)]];
 
 // Value i of a stretch of floats as they lie in the file. bfloat by shifting: older GPUs need not know the type.
 inline float stored_float(const device uchar* p, long i) {

@@ -337,3 +337,7 @@ fn bound<'a>(
     }
     Ok(bound)
 }
+
+/// `scripts/check-macos.sh` turns this on to see that it would find a wrong type here.
+#[cfg(foretoken_type_error)]
+const _: u32 = "foretoken_type_error_is_found";

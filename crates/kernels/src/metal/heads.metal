@@ -1,5 +1,5 @@
-// Between the projections and attention, in one launch: optional RMSNorm of each query and key head, rotation of the first
-// 2 * half channels (channel j with j + half), and keys and values into the cache. One simdgroup a (head, row).
+// Between the projections and attention, in one launch: optional bias and RMSNorm of each query and key head, rotation of the first
+// 2 * half channels (channel j with j + half), and keys and values into the cache. One simdgroup a (head, row), any number of rows.
 //
 // The cache is [slot, kv heads, head_dim]; a position's slot is its distance from `base`, around a ring if there is one.
 #include "common.metal"
@@ -27,6 +27,7 @@ struct HeadsShape {
     constant HeadsShape& shape [[buffer(9)]],
     const device uchar* q_weight [[buffer(10), function_constant(query_norm)]],
     const device uchar* k_weight [[buffer(11), function_constant(key_norm)]],
+    const device float* bias [[buffer(12), function_constant(has_bias)]],    // [q heads + 2 kv heads, head_dim]
     uint3 tgp [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float head[256];
@@ -55,14 +56,21 @@ struct HeadsShape {
   }
   if (kind == 2) {
     for (int i = int(lane); i < d; i += SIMD) {
-      out[to + i] = in[at + i];
+      float x = float(in[at + i]);
+      if (has_bias) {
+        x += bias[int(tgp.x) * d + i];
+      }
+      out[to + i] = act(x);
     }
     return;
   }
   const bool normed = kind == 0 ? query_norm : key_norm;
   float sum = 0.0f;
   for (int i = int(lane); i < d; i += SIMD) {
-    const float x = float(in[at + i]);
+    float x = float(in[at + i]);
+    if (has_bias) {
+      x += bias[int(tgp.x) * d + i];
+    }
     head[i] = x;
     sum = fma(x, x, sum);
   }

@@ -1,7 +1,6 @@
 //! The launch of `heads.metal`: norm and rotation of queries and keys, keys and values into the cache.
 
 use super::launch::{Cache, Field, FloatArray, Heads, Launch, LaunchError, View, constant};
-use super::linear::check_rows;
 use crate::FloatType;
 
 #[derive(Debug, Clone, Copy)]
@@ -20,14 +19,19 @@ pub struct HeadsLaunch {
     pub start: View,
     pub q_norm: Option<FloatArray>,
     pub k_norm: Option<FloatArray>,
+    /// [q heads + 2 kv heads, dim] f32.
+    pub bias: Option<View>,
     pub plus_one: bool,
     pub eps: f32,
     pub cache: Cache,
     pub q_out: View,
 }
 
+/// For any number of rows.
 pub fn heads(act: FloatType, rows: usize, s: &HeadsLaunch) -> Result<Launch, LaunchError> {
-    check_rows(rows)?;
+    if rows == 0 {
+        return Err(LaunchError::Rows(0, usize::MAX));
+    }
     let Heads { q, kv, dim } = s.heads;
     if dim > 256 || 2 * s.half_turn > dim {
         return Err(LaunchError::Shape("a head of at most 256 channels turns"));
@@ -47,6 +51,7 @@ pub fn heads(act: FloatType, rows: usize, s: &HeadsLaunch) -> Result<Launch, Lau
         .flag(constant::KEY_NORM, s.k_norm.is_some())
         .flag(constant::PLUS_ONE, s.plus_one)
         .flag(constant::CACHE_IS_RING, s.cache.ring)
+        .flag(constant::HAS_BIAS, s.bias.is_some())
         .read(0, s.q, rows * q * dim * size)
         .read(1, s.k, rows * kv * dim * size)
         .read(2, s.v, rows * kv * dim * size)
@@ -73,6 +78,9 @@ pub fn heads(act: FloatType, rows: usize, s: &HeadsLaunch) -> Result<Launch, Lau
         if let Some(norm) = norm {
             launch = launch.read(index, norm.at, dim * norm.float.size());
         }
+    }
+    if let Some(bias) = s.bias {
+        launch = launch.read(12, bias, (q + 2 * kv) * dim * 4);
     }
     Ok(launch)
 }

@@ -59,10 +59,12 @@ pub(super) mod constant {
     pub const ROUTER_BIAS: u32 = 16;
     pub const ROUTER_RENORMALISE: u32 = 17;
     pub const GATES: u32 = 18;
+    pub const HAS_TILES: u32 = 19;
+    pub const HAS_BIAS: u32 = 20;
 }
 
 /// How many there are; 0 and 1 are numbers, the others flags.
-pub const N_CONSTANTS: u32 = 19;
+pub const N_CONSTANTS: u32 = 21;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {

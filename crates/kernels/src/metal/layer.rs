@@ -1,12 +1,14 @@
-//! The launches of one layer for one step of decode or verify, in order, and what they read.
+//! The launches of one layer, in order, and what they read: for a step of decode or verify, whose kernels read a weight once
+//! for up to 8 rows, and for prefill, whose kernels take any number of rows and add in another order.
 
-use super::attend::{AttendLaunch, attend};
+use super::attend::{AttendLaunch, attend, attend_rows};
 use super::experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
 use super::heads::{HeadsLaunch, heads};
 use super::launch::{Arg, BufferId, Cache, FloatArray, Heads, Launch, LaunchError, Matrix, View};
 use super::linear::{Finish, gate_up, linear};
+use super::matmul::{PairInput, matmul, matmul_tiles};
 use super::norm::rms_norm;
-use super::router::{RouterSpec, RouterViews, router};
+use super::router::{RouterSpec, RouterViews, Tiles, n_tiles, router, router_rows};
 use crate::FloatType;
 
 /// A gated MLP.
@@ -49,6 +51,8 @@ pub struct Layer {
     pub gate: Option<Matrix>,
     pub q_norm: Option<FloatArray>,
     pub k_norm: Option<FloatArray>,
+    /// Of q, k and v, as [`HeadsLaunch::bias`].
+    pub bias: Option<View>,
     pub input_norm: FloatArray,
     pub feed_norm: FloatArray,
     /// Norms are stored around zero.
@@ -84,84 +88,213 @@ pub fn decode_layer(
     rows: usize,
     position: usize,
     layer: &Layer,
-    (x, start, y): (View, View, View),
+    places: (View, View, View),
     scratch: u32,
     touched: usize,
 ) -> Result<Vec<Launch>, LaunchError> {
-    if position + rows > layer.positions {
-        return Err(LaunchError::Shape("a position past the rotation's table"));
-    }
-    let mut scratch = Scratch(scratch);
-    let hidden = layer.o.n;
-    let norm = |weight, x, y| {
-        rms_norm(act, (rows, hidden), x, (weight, layer.plus_one, layer.eps), y, None)
-    };
-    let mut list = Vec::new();
+    Pass::new(act, rows, Path::Step, scratch, touched).layer(position, layer, places)
+}
 
-    let normed = scratch.next();
-    list.push(norm(layer.input_norm, x, normed));
-    let [q, k, v, q_turned] = [(); 4].map(|()| scratch.next());
-    let mut inputs = vec![(layer.q, q), (layer.k, k), (layer.v, v)];
-    let gate = layer.gate.map(|m| (m, scratch.next()));
-    inputs.extend(gate);
-    for alike in group_alike(inputs) {
-        list.push(linear(act, rows, normed, &alike, Finish::Keep, false)?);
+/// The same for any number of rows, which read every matrix and every expert once together. A row's bits are not those of
+/// [`decode_layer`], but they depend on the rows beside it as little.
+pub fn prefill_layer(
+    act: FloatType,
+    rows: usize,
+    position: usize,
+    layer: &Layer,
+    places: (View, View, View),
+    scratch: u32,
+    touched: usize,
+) -> Result<Vec<Launch>, LaunchError> {
+    Pass::new(act, rows, Path::Prefill, scratch, touched).layer(position, layer, places)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Step,
+    Prefill,
+}
+
+/// The list as it grows.
+struct Pass {
+    act: FloatType,
+    rows: usize,
+    path: Path,
+    touched: usize,
+    scratch: Scratch,
+    list: Vec<Launch>,
+}
+
+impl Pass {
+    fn new(act: FloatType, rows: usize, path: Path, scratch: u32, touched: usize) -> Self {
+        Self { act, rows, path, touched, scratch: Scratch(scratch), list: Vec::new() }
     }
-    list.push(heads(
-        act,
-        rows,
-        &HeadsLaunch {
+
+    fn layer(
+        mut self,
+        position: usize,
+        layer: &Layer,
+        (x, start, y): (View, View, View),
+    ) -> Result<Vec<Launch>, LaunchError> {
+        let (act, rows) = (self.act, self.rows);
+        if position + rows > layer.positions {
+            return Err(LaunchError::Shape("a position past the rotation's table"));
+        }
+        let hidden = layer.o.n;
+        let norm = |weight, x, y| {
+            rms_norm(act, (rows, hidden), x, (weight, layer.plus_one, layer.eps), y, None)
+        };
+        let normed = self.scratch.next();
+        self.list.push(norm(layer.input_norm, x, normed));
+        let [q, k, v, q_turned] = [(); 4].map(|()| self.scratch.next());
+        let mut inputs = vec![(layer.q, q), (layer.k, k), (layer.v, v)];
+        let gate = layer.gate.map(|m| (m, self.scratch.next()));
+        inputs.extend(gate);
+        self.products(normed, inputs)?;
+        self.list.push(heads(
+            act,
+            rows,
+            &HeadsLaunch {
+                heads: layer.heads,
+                q,
+                k,
+                v,
+                cosines: layer.cosines,
+                sines: layer.sines,
+                half_turn: layer.half_turn,
+                start,
+                q_norm: layer.q_norm,
+                k_norm: layer.k_norm,
+                bias: layer.bias,
+                plus_one: layer.plus_one,
+                eps: layer.eps,
+                cache: layer.cache,
+                q_out: q_turned,
+            },
+        )?);
+        let [part_sum, part_top, seen, with_attention, feed_in] =
+            [(); 5].map(|()| self.scratch.next());
+        let attention = AttendLaunch {
             heads: layer.heads,
-            q,
-            k,
-            v,
-            cosines: layer.cosines,
-            sines: layer.sines,
-            half_turn: layer.half_turn,
-            start,
-            q_norm: layer.q_norm,
-            k_norm: layer.k_norm,
-            plus_one: layer.plus_one,
-            eps: layer.eps,
+            q: q_turned,
             cache: layer.cache,
-            q_out: q_turned,
-        },
-    )?);
-    let [part_sum, part_top, seen, with_attention, feed_in] = [(); 5].map(|()| scratch.next());
-    let attention = AttendLaunch {
-        heads: layer.heads,
-        q: q_turned,
-        cache: layer.cache,
-        start,
-        origin: layer.origin,
-        window: layer.window,
-        scale: layer.scale,
-        gate: gate.map(|(_, view)| view),
-        part_sum,
-        part_top,
-        y: seen,
-    };
-    list.extend(attend(act, rows, position, &attention)?);
-    list.push(linear(act, rows, seen, &[(layer.o, with_attention)], Finish::Add(x), false)?);
-    list.push(norm(layer.feed_norm, with_attention, feed_in));
-    match &layer.feed {
-        Feed::Dense(mlp) => {
-            gated(act, rows, mlp, (feed_in, with_attention, y), &mut scratch, &mut list)?;
+            start,
+            origin: layer.origin,
+            window: layer.window,
+            scale: layer.scale,
+            gate: gate.map(|(_, view)| view),
+            part_sum,
+            part_top,
+            y: seen,
+        };
+        match self.path {
+            Path::Step => self.list.extend(attend(act, rows, position, &attention)?),
+            Path::Prefill => self.list.push(attend_rows(act, rows, position, &attention)?),
         }
-        Feed::Moe(moe) => {
-            let rest = match &moe.shared {
-                Some(shared) => {
-                    let rest = scratch.next();
-                    let views = (feed_in, with_attention, rest);
-                    gated(act, rows, shared, views, &mut scratch, &mut list)?;
-                    rest
-                }
-                None => with_attention,
-            };
-            routed(act, rows, moe, (feed_in, rest, y), &mut scratch, touched, &mut list)?;
+        self.product(seen, &layer.o, Finish::Add(x), (with_attention, false))?;
+        self.list.push(norm(layer.feed_norm, with_attention, feed_in));
+        match &layer.feed {
+            Feed::Dense(mlp) => self.gated(mlp, (feed_in, with_attention, y))?,
+            Feed::Moe(moe) => {
+                let rest = match &moe.shared {
+                    Some(shared) => {
+                        let rest = self.scratch.next();
+                        self.gated(shared, (feed_in, with_attention, rest))?;
+                        rest
+                    }
+                    None => with_attention,
+                };
+                self.routed(moe, (feed_in, rest, y))?;
+            }
         }
+        Ok(self.list)
     }
-    Ok(list)
+
+    fn product(
+        &mut self,
+        x: View,
+        m: &Matrix,
+        finish: Finish,
+        (y, float_out): (View, bool),
+    ) -> Result<(), LaunchError> {
+        let (act, rows) = (self.act, self.rows);
+        self.list.push(match self.path {
+            Path::Step => linear(act, rows, x, &[(*m, y)], finish, float_out)?,
+            Path::Prefill => matmul(act, rows, x, m, finish, (y, float_out))?,
+        });
+        Ok(())
+    }
+
+    /// Several matrices of one x.
+    fn products(&mut self, x: View, parts: Vec<(Matrix, View)>) -> Result<(), LaunchError> {
+        if self.path == Path::Prefill {
+            return parts
+                .iter()
+                .try_for_each(|(m, y)| self.product(x, m, Finish::Keep, (*y, false)));
+        }
+        for alike in group_alike(parts) {
+            self.list.push(linear(self.act, self.rows, x, &alike, Finish::Keep, false)?);
+        }
+        Ok(())
+    }
+
+    /// y = residual + the MLP of x.
+    fn gated(
+        &mut self,
+        mlp: &Gated,
+        (x, residual, y): (View, View, View),
+    ) -> Result<(), LaunchError> {
+        let wide = self.scratch.next();
+        if self.path == Path::Step && mlp.gate.storage == mlp.up.storage {
+            let both = (&mlp.gate, &mlp.up);
+            self.list.push(gate_up(self.act, self.rows, x, both, mlp.limit, wide)?);
+        } else {
+            let gate = self.scratch.next();
+            self.product(x, &mlp.gate, Finish::Keep, (gate, false))?;
+            self.product(x, &mlp.up, Finish::Gate(gate, mlp.limit), (wide, false))?;
+        }
+        self.product(wide, &mlp.down, Finish::Add(residual), (y, false))
+    }
+
+    /// y = rest + the weighted experts of x.
+    fn routed(&mut self, moe: &Moe, (x, rest, y): (View, View, View)) -> Result<(), LaunchError> {
+        let (act, rows, touched, stack) = (self.act, self.rows, self.touched, &moe.stack);
+        let [logits, chosen, weights, order, runs, wide, each] =
+            [(); 7].map(|()| self.scratch.next());
+        self.product(x, &moe.router, Finish::Keep, (logits, true))?;
+        match self.path {
+            Path::Step => {
+                let to = RouterViews { chosen, weights, order, runs };
+                self.list.push(router(rows, &moe.spec, logits, &to)?);
+                self.list.push(experts_gate_up(act, rows, stack, x, &to, wide, touched)?);
+                self.list.push(experts_down(act, rows, stack, wide, &to, each, touched)?);
+            }
+            Path::Prefill => {
+                let n = n_tiles(rows, &moe.spec);
+                let tiles = Tiles { order, tiles: runs, n, n_chosen: stack.n_chosen, touched };
+                let (gate, input) = (self.scratch.next(), (x, PairInput::Row));
+                let finish = Finish::Gate(gate, stack.limit);
+                let own = (wide, PairInput::Own);
+                self.list.extend(router_rows(rows, &moe.spec, logits, (chosen, weights), &tiles)?);
+                self.list.extend([
+                    matmul_tiles(
+                        act,
+                        rows,
+                        input,
+                        &stack.gate,
+                        &tiles,
+                        Finish::Keep,
+                        (gate, false),
+                    )?,
+                    matmul_tiles(act, rows, input, &stack.up, &tiles, finish, (wide, false))?,
+                    matmul_tiles(act, rows, own, &stack.down, &tiles, Finish::Keep, (each, true))?,
+                ]);
+            }
+        }
+        let sum = (rows, stack.down.n);
+        self.list.push(experts_sum(act, sum, stack.n_chosen, each, weights, rest, y));
+        Ok(())
+    }
 }
 
 /// Matrices of one storage share a launch: x is read once, and the launch is long enough to fill the GPU.
@@ -174,49 +307,6 @@ fn group_alike(parts: Vec<(Matrix, View)>) -> Vec<Vec<(Matrix, View)>> {
         }
     }
     groups
-}
-
-/// y = residual + the MLP of x.
-fn gated(
-    act: FloatType,
-    rows: usize,
-    mlp: &Gated,
-    (x, residual, y): (View, View, View),
-    scratch: &mut Scratch,
-    list: &mut Vec<Launch>,
-) -> Result<(), LaunchError> {
-    let wide = scratch.next();
-    if mlp.gate.storage == mlp.up.storage {
-        list.push(gate_up(act, rows, x, (&mlp.gate, &mlp.up), mlp.limit, wide)?);
-    } else {
-        let gate = scratch.next();
-        let finish = Finish::Gate(gate, mlp.limit);
-        list.push(linear(act, rows, x, &[(mlp.gate, gate)], Finish::Keep, false)?);
-        list.push(linear(act, rows, x, &[(mlp.up, wide)], finish, false)?);
-    }
-    list.push(linear(act, rows, wide, &[(mlp.down, y)], Finish::Add(residual), false)?);
-    Ok(())
-}
-
-/// y = rest + the weighted experts of x.
-fn routed(
-    act: FloatType,
-    rows: usize,
-    moe: &Moe,
-    (x, rest, y): (View, View, View),
-    scratch: &mut Scratch,
-    touched: usize,
-    list: &mut Vec<Launch>,
-) -> Result<(), LaunchError> {
-    let [logits, chosen, weights, order, runs, wide, each] = [(); 7].map(|()| scratch.next());
-    let to = RouterViews { chosen, weights, order, runs };
-    list.push(linear(act, rows, x, &[(moe.router, logits)], Finish::Keep, true)?);
-    list.push(router(rows, &moe.spec, logits, &to)?);
-    list.push(experts_gate_up(act, rows, &moe.stack, x, &to, wide, touched)?);
-    list.push(experts_down(act, rows, &moe.stack, wide, &to, each, touched)?);
-    let n_chosen = moe.spec.n_chosen;
-    list.push(experts_sum(act, (rows, moe.stack.down.n), n_chosen, each, weights, rest, y));
-    Ok(())
 }
 
 /// What a list of launches fetches, by what it is.

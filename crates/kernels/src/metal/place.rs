@@ -15,11 +15,17 @@ pub struct Shelf<'r> {
     pub n_bytes: u64,
     /// Of those, the copied ones.
     pub n_copied: u64,
+    /// Of those, what the GPU holds once more with the file it comes from.
+    n_twice: u64,
+    /// The most there may be of that.
+    room: Option<u64>,
 }
 
 impl<'r> Shelf<'r> {
-    pub fn new(runner: &'r dyn Runner) -> Self {
-        Self { runner, files: HashMap::new(), copies: HashMap::new(), n_bytes: 0, n_copied: 0 }
+    /// `room`: bytes of copies beside the files they come from; `None` = as many as there are.
+    pub fn new(runner: &'r dyn Runner, room: Option<u64>) -> Self {
+        let (files, copies) = (HashMap::new(), HashMap::new());
+        Self { runner, files, copies, n_bytes: 0, n_copied: 0, n_twice: 0, room }
     }
 
     pub fn runner(&self) -> &'r dyn Runner {
@@ -29,7 +35,7 @@ impl<'r> Shelf<'r> {
     /// f32 values in a buffer of their own.
     pub fn floats(&mut self, values: &[f32]) -> Result<FloatArray, GpuError> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        Ok(FloatArray { at: self.copy(&bytes)?, float: FloatType::F32 })
+        Ok(FloatArray { at: self.copy(&bytes, true)?, float: FloatType::F32 })
     }
 
     pub fn matrix(&mut self, weight: &Weight) -> Result<Matrix, GpuError> {
@@ -67,8 +73,8 @@ impl<'r> Shelf<'r> {
 
     fn place(&mut self, pieces: &[&Bytes], align: usize) -> Result<View, GpuError> {
         let follow = pieces.windows(2).all(|pair| pair[0].is_followed_by(pair[1]));
-        if let (true, Some(first)) = (follow, pieces.first())
-            && let Some(file) = self.file(first)?
+        let file = pieces.first().map_or(Ok(None), |first| self.file(first))?;
+        if let (true, Some(first), Some(file)) = (follow, pieces.first(), file)
             && first.offset().is_multiple_of(align)
         {
             self.n_bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
@@ -81,13 +87,14 @@ impl<'r> Shelf<'r> {
                 if let Some(known) = self.copies.get(&key) {
                     return Ok(*known);
                 }
-                let view = self.copy(one.as_slice())?;
+                let view = self.copy(one.as_slice(), file.is_some())?;
                 self.copies.insert(key, view);
                 Ok(view)
             }
             many => {
                 let slices: Vec<&[u8]> = many.iter().map(|piece| piece.as_slice()).collect();
-                self.copy(&slices.concat())
+                self.make_room(slices.iter().map(|slice| slice.len()).sum(), file.is_some())?;
+                self.copy(&slices.concat(), file.is_some())
             }
         }
     }
@@ -102,9 +109,22 @@ impl<'r> Shelf<'r> {
         Ok(view)
     }
 
-    fn copy(&mut self, bytes: &[u8]) -> Result<View, GpuError> {
-        self.n_bytes += bytes.len() as u64;
-        self.n_copied += bytes.len() as u64;
+    /// Refuses a copy before its memory is asked for.
+    fn make_room(&self, bytes: usize, twice: bool) -> Result<(), GpuError> {
+        let more = self.n_twice + bytes as u64;
+        match self.room {
+            Some(room) if twice && more > room => Err(GpuError::Copies(more)),
+            _ => Ok(()),
+        }
+    }
+
+    /// `twice`: what it comes from stays in a buffer too.
+    fn copy(&mut self, bytes: &[u8], twice: bool) -> Result<View, GpuError> {
+        self.make_room(bytes.len(), twice)?;
+        let n = bytes.len() as u64;
+        self.n_bytes += n;
+        self.n_copied += n;
+        self.n_twice += if twice { n } else { 0 };
         self.runner.put(bytes)
     }
 }

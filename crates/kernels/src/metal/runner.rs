@@ -27,6 +27,8 @@ pub enum GpuError {
     ReadOnly { kernel: String, index: u32 },
     #[error("buffer {0:?} cannot be read or written there")]
     Buffer(View),
+    #[error("at least {0} bytes have to be copied, for which there is no room")]
+    Copies(u64),
     #[error("the GPU gave up: {0}")]
     Failed(String),
     #[error("{kernel} computes {got} instead of {want} on this GPU (value {at})")]

@@ -1,7 +1,7 @@
 //! A kernel's self-test: launches over small random data with what must come out, from formulas in f64. The GPU runs a
 //! kernel's trial before its first use; the emulator runs the very same ones on Linux.
 
-use super::attend::{AttendLaunch, attend, n_parts};
+use super::attend::{AttendLaunch, attend, attend_rows, n_parts};
 use super::experts::{ExpertStack, experts_down, experts_gate_up, experts_sum};
 use super::heads::{HeadsLaunch, heads};
 use super::launch::{
@@ -9,7 +9,9 @@ use super::launch::{
     constant,
 };
 use super::linear::{Finish, gate_up, linear};
-use super::{RouterSpec, RouterViews, embed, matmul, rms_norm, router, swiglu, top};
+use super::router::{Tiles, router_rows};
+use super::{PairInput, RouterSpec, RouterViews, embed, matmul, matmul_tiles, rms_norm, router};
+use super::{PairedNorm, norm_pair, swiglu, top};
 use crate::{Affine, Bytes, Dense, FloatType, Weight};
 use std::collections::BTreeMap;
 
@@ -206,14 +208,21 @@ pub fn trial(launch: &Launch, act: FloatType) -> Result<Option<Trial>, LaunchErr
     let k = if bits >= 16 { 299 } else { 256 + group };
     let bench = Bench { act, seed: 7, buffers: BTreeMap::new(), next: 0 };
     let is = |name: &str| launch.kernel.starts_with(name);
-    Ok(Some(if is("experts") {
-        of_experts(bench, storage, rows.min(4))?
+    let has = |flag: u32| launch.constants[flag as usize] == Constant::Bool(true);
+    Ok(Some(if is("experts") || (is("matmul") && has(constant::HAS_TILES)) {
+        of_experts(bench, storage, if is("experts") { rows.min(4) } else { 33 })?
     } else if is("linear") || is("matmul") || is("gate_up") || is("embed") {
         of_products(bench, &launch.kernel, storage, rows, k)?
     } else if is("attend") || is("heads") {
-        of_attention(bench, numbers('e').unwrap_or(2), numbers('q').unwrap_or(1))?
+        let channels = numbers('e').unwrap_or(2);
+        if is("attend_rows") {
+            of_attention(bench, channels, 19, true)?
+        } else {
+            of_attention(bench, channels, numbers('q').unwrap_or(1).min(8), false)?
+        }
     } else {
         match launch.kernel.split('_').next() {
+            Some("rms") if has(constant::HAS_SECOND) => of_pairs(bench),
             Some("rms" | "swiglu" | "router" | "top") => of_rows(bench, &launch.kernel)?,
             _ => return Ok(None),
         }
@@ -238,7 +247,8 @@ fn of_products(
         let finish = Finish::Add(residual);
         (linear(act, rows, x, &[(m, y)], finish, false)?, add(&product(&xs, &w), &rs))
     } else if kernel.starts_with("matmul") {
-        (matmul(act, rows, x, &m, Some(residual), y)?, add(&product(&xs, &w), &rs))
+        let finish = Finish::Add(residual);
+        (matmul(act, rows, x, &m, finish, (y, false))?, add(&product(&xs, &w), &rs))
     } else if kernel.starts_with("gate_up") {
         let launch = gate_up(act, rows, x, (&m, &other), None, y)?;
         (launch, gated(&product(&xs, &w), &product(&xs, &v)))
@@ -268,14 +278,14 @@ fn of_rows(mut b: Bench, kernel: &str) -> Result<Trial, LaunchError> {
     }
     let (logits, ls) = b.floats(FloatType::F32, rows * d);
     let mut want = Vec::new();
-    let launch = if kernel.starts_with("top") {
+    let launches = if kernel.starts_with("top") {
         for row in ls.chunks(d) {
             let mut sorted = row.to_vec();
             sorted.sort_by(|a, b| b.total_cmp(a));
             want.extend_from_slice(&sorted[..5]);
         }
         let ids = b.room();
-        top((rows, d), 5, logits, (ids, y))?
+        vec![top((rows, d), 5, logits, (ids, y))?]
     } else {
         let spec = RouterSpec {
             n_experts: d,
@@ -294,15 +304,35 @@ fn of_rows(mut b: Bench, kernel: &str) -> Result<Trial, LaunchError> {
             let sum: f64 = scores.iter().sum();
             want.extend(scores.iter().map(|s| s / sum * 2.0));
         }
-        let to = RouterViews { chosen: b.room(), weights: y, order: b.room(), runs: b.room() };
-        router(rows, &spec, logits, &to)?
+        let [chosen, order, runs] = [(); 3].map(|()| b.room());
+        if kernel == "router" {
+            vec![router(rows, &spec, logits, &RouterViews { chosen, weights: y, order, runs })?]
+        } else {
+            let tiles = Tiles { order, tiles: runs, n: 6 * rows, n_chosen: 6, touched: 0 };
+            router_rows(rows, &spec, logits, (chosen, y), &tiles)?.to_vec()
+        }
     };
-    Ok(b.trial(vec![launch], (y, FloatType::F32), want))
+    Ok(b.trial(launches, (y, FloatType::F32), want))
 }
 
-/// Gate and up, down, and the weighted sum, for rows that all share expert 2 and have another each.
+/// Two norms side by side.
+fn of_pairs(mut b: Bench) -> Trial {
+    let (act, rows, d) = (b.act, 3, 300);
+    let mut side = |eps: f32| {
+        let ((x, xs), (at, ws)) = (b.floats(act, rows * d), b.floats(FloatType::F32, d));
+        (PairedNorm { x, weight: FloatArray { at, float: FloatType::F32 }, eps }, normed(&xs, &ws))
+    };
+    let ((left, l), (right, r)) = (side(1e-5), side(1e-5));
+    let y = b.room();
+    let launch = norm_pair(act, (rows, d), &left, &right, y);
+    let want = l.chunks(d).zip(r.chunks(d)).flat_map(|(l, r)| [l, r].concat()).collect();
+    b.trial(vec![launch], (y, act), want)
+}
+
+/// Gate and up, down, and the weighted sum, for rows that all share expert 2 and have another one; more than 4 of them in the
+/// tiles of prefill.
 fn of_experts(mut b: Bench, storage: Storage, rows: usize) -> Result<Trial, LaunchError> {
-    let (act, n_experts, hidden, width) = (b.act, 3 + rows, 128, 128);
+    let (act, n_experts, hidden, width) = (b.act, 7, 128, 128);
     let mut stack = |n: usize, k: usize| {
         let (m, w) = b.matrix(storage, n_experts * n, k);
         (Matrix { n, ..m }, w)
@@ -313,23 +343,39 @@ fn of_experts(mut b: Bench, storage: Storage, rows: usize) -> Result<Trial, Laun
     let (rest, rs) = b.floats(act, rows * hidden);
     let (weights, ws) = b.floats(FloatType::F32, 2 * rows);
     let pairs = 2 * rows as u32;
-    let mut order: Vec<u32> = (0..pairs).step_by(2).collect();
-    order.extend((1..pairs).step_by(2));
-    let mut runs = vec![2, 0, rows as u32];
-    runs.extend((0..rows as u32).flat_map(|r| [3 + r, rows as u32 + r, 1]));
+    let expert = |pair: &u32| if pair.is_multiple_of(2) { 2 } else { 3 + pair / 2 % 4 };
+    let mut order: Vec<u32> = (0..pairs).collect();
+    order.sort_by_key(expert);
+    let (mut runs, mut place) = (Vec::new(), 0);
+    for run in order.chunk_by(|a, b| expert(a) == expert(b)).flat_map(|run| run.chunks(32)) {
+        runs.extend([expert(&run[0]), place, run.len() as u32]);
+        place += run.len() as u32;
+    }
     runs.resize(3 * pairs as usize, 0);
-    let to =
-        RouterViews { chosen: b.room(), weights, order: b.words(&order), runs: b.words(&runs) };
-    let [wide, each, y] = [(); 3].map(|()| b.room());
-    let stack = ExpertStack { gate, up, down, n_chosen: 2, limit: None };
-    let launches = vec![
-        experts_gate_up(act, rows, &stack, x, &to, wide, rows + 1)?,
-        experts_down(act, rows, &stack, wide, &to, each, rows + 1)?,
-        experts_sum(act, (rows, hidden), 2, each, weights, rest, y),
-    ];
+    let (order, runs) = (b.words(&order), b.words(&runs));
+    let [chosen, gates, wide, each, y] = [(); 5].map(|()| b.room());
+    let touched = 1 + rows.min(4);
+    let mut launches = if rows > 4 {
+        let (n, finish) = (pairs as usize, Finish::Gate(gates, None));
+        let tiles = Tiles { order, tiles: runs, n, n_chosen: 2, touched };
+        let (shared, own) = ((x, PairInput::Row), (wide, PairInput::Own));
+        vec![
+            matmul_tiles(act, rows, shared, &gate, &tiles, Finish::Keep, (gates, false))?,
+            matmul_tiles(act, rows, shared, &up, &tiles, finish, (wide, false))?,
+            matmul_tiles(act, rows, own, &down, &tiles, Finish::Keep, (each, true))?,
+        ]
+    } else {
+        let to = RouterViews { chosen, weights, order, runs };
+        let stack = ExpertStack { gate, up, down, n_chosen: 2, limit: None };
+        vec![
+            experts_gate_up(act, rows, &stack, x, &to, wide, touched)?,
+            experts_down(act, rows, &stack, wide, &to, each, touched)?,
+        ]
+    };
+    launches.push(experts_sum(act, (rows, hidden), 2, each, weights, rest, y));
     let mut want = rs;
     for (row, (x, y)) in xs.chunks(hidden).zip(want.chunks_mut(hidden)).enumerate() {
-        for (choice, e) in [2, 3 + row].into_iter().enumerate() {
+        for (choice, e) in [2, 3 + row % 4].into_iter().enumerate() {
             let part = |w: &[Vec<f64>], n: usize| w[e * n..(e + 1) * n].to_vec();
             let wide = gated(&product(x, &part(&gs, width)), &product(x, &part(&us, width)));
             for (y, v) in y.iter_mut().zip(product(&wide, &part(&ds, hidden))) {
@@ -340,9 +386,15 @@ fn of_experts(mut b: Bench, storage: Storage, rows: usize) -> Result<Trial, Laun
     Ok(b.trial(launches, (y, act), want))
 }
 
-/// Heads into the cache, attention over two parts, and the merging, for a simdgroup with `pairs` (row, head) pairs.
-fn of_attention(mut b: Bench, channels: usize, pairs: usize) -> Result<Trial, LaunchError> {
-    let (act, rows, position, dim) = (b.act, pairs.min(8), 253, 32 * channels);
+/// Heads into the cache, then attention: over two parts and their merging for as many rows as a simdgroup has (row, head)
+/// pairs, or `in_one` launch for more rows than a threadgroup takes.
+fn of_attention(
+    mut b: Bench,
+    channels: usize,
+    rows: usize,
+    in_one: bool,
+) -> Result<Trial, LaunchError> {
+    let (act, position, dim) = (b.act, 253, 32 * channels);
     let heads_of = Heads { q: 8, kv: 1, dim };
     let (q, qs) = b.floats(act, rows * 8 * dim);
     let (k, ks) = b.floats(act, rows * dim);
@@ -366,6 +418,7 @@ fn of_attention(mut b: Bench, channels: usize, pairs: usize) -> Result<Trial, La
         start: b.words(&[position as u32]),
         q_norm: None,
         k_norm: None,
+        bias: None,
         plus_one: false,
         eps: 1e-5,
         cache: Cache { keys, values, base: 0, capacity: newest, ring: false },
@@ -386,7 +439,11 @@ fn of_attention(mut b: Bench, channels: usize, pairs: usize) -> Result<Trial, La
     };
     debug_assert!(n_parts(position, rows, 0, None) <= 2);
     let mut launches = vec![heads(act, rows, &spec)?];
-    launches.extend(attend(act, rows, position, &parts)?);
+    if in_one {
+        launches.push(attend_rows(act, rows, position, &parts)?);
+    } else {
+        launches.extend(attend(act, rows, position, &parts)?);
+    }
 
     let turned = |x: &[f64], row: usize| {
         let mut x = x.to_vec();

@@ -57,3 +57,33 @@ fn a_head_is_primed_only_as_far_back_as_it_can_see() {
         assert!(reused > 400, "{reused}");
     }
 }
+
+/// What was committed beyond the end of a reply does not count for the next prompt, unless the reply went on after all.
+#[test]
+fn tokens_beyond_the_end_are_not_reused() {
+    let mut sequence = Sequence::new(step_tiny());
+    sequence.set_prompt(&[0, 17, 99, 230, 41]).expect("a prompt");
+    cycles_after_prefill(&mut sequence, 40);
+    let next = [sequence.tokens(), &[5, 6]].concat();
+    sequence.end_at(36);
+    // The trunk has all but the last token, and reads a row for each of three levels again.
+    assert_eq!(sequence.set_prompt(&next).expect("a prompt"), 36 - 1 - 3);
+
+    cycles_after_prefill(&mut sequence, 60);
+    sequence.end_at(50);
+    cycles_after_prefill(&mut sequence, 70);
+    let next = [sequence.tokens(), &[5, 6]].concat();
+    let reused = sequence.set_prompt(&next).expect("a prompt");
+    assert_eq!(reused, next.len() - 2 - 1 - 3);
+
+    sequence.end_at(1000);
+    sequence.end_at(0);
+    assert_eq!(sequence.set_prompt(&next).expect("a prompt"), 0);
+}
+
+fn cycles_after_prefill(sequence: &mut Sequence, until: usize) {
+    while sequence.needs_prefill() {
+        sequence.prefill(64).expect("reads");
+    }
+    cycles(sequence, until);
+}
