@@ -30,7 +30,10 @@ pub fn open(dir: &Path) -> App {
 
 pub fn load(app: &App, id: &str) -> Vec<LoadEvent> {
     let (send, events) = channel();
-    app.model_load(LoadModel { id: id.to_owned() }, move |event| drop(send.send(event))).unwrap();
+    app.model_load(LoadModel { id: id.to_owned(), anyway: false }, move |event| {
+        drop(send.send(event))
+    })
+    .unwrap();
     events.iter().collect()
 }
 
