@@ -23,6 +23,8 @@ impl App {
                 }),
                 own_head: is_model.then(|| has_head(&entry.folder).ok()).flatten(),
                 head: heads.get(&entry.id).cloned(),
+                missing: false,
+                repository: None,
                 id: entry.id,
                 name: entry.name,
                 source: match entry.source {
