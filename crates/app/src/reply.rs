@@ -1,5 +1,6 @@
 //! One reply, on the engine thread: prompt to events.
 
+use crate::fit::PREFILL_ROWS;
 use crate::live::{Meter, Moment};
 use crate::loaded::LoadedCheckpoint;
 use crate::{from_engine, sampler_settings};
@@ -15,8 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Prompt tokens read between two looks at the stop flag.
-const PREFILL_ROWS: usize = 128;
 /// Shortest time between two events with text: one frame of the window.
 const FRAME: Duration = Duration::from_millis(16);
 
