@@ -15,7 +15,12 @@ fn golden(name: &str) -> String {
 }
 
 fn open(dir: &Path) -> App {
-    let paths = Paths { data: dir.to_owned(), starter: None, hub_cache: dir.join("hub") };
+    let paths = Paths {
+        data: dir.to_owned(),
+        starter: None,
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    };
     App::open(paths).unwrap()
 }
 

@@ -152,7 +152,13 @@ fn a_reader_never_sees_half_a_file() {
 }
 
 fn app(dir: &Path) -> App {
-    App::open(Paths { data: dir.to_owned(), starter: None, hub_cache: dir.join("hub") }).unwrap()
+    App::open(Paths {
+        data: dir.to_owned(),
+        starter: None,
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    })
+    .unwrap()
 }
 
 #[test]

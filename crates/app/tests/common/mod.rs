@@ -24,8 +24,13 @@ pub fn starter() -> PathBuf {
 }
 
 pub fn open(dir: &Path) -> App {
-    App::open(Paths { data: dir.to_owned(), starter: Some(starter()), hub_cache: dir.join("hub") })
-        .unwrap()
+    App::open(Paths {
+        data: dir.to_owned(),
+        starter: Some(starter()),
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    })
+    .unwrap()
 }
 
 pub fn load(app: &App, id: &str) -> Vec<LoadEvent> {
