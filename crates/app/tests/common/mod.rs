@@ -1,6 +1,8 @@
 //! An app with the starter model, and its streams as lists.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod hub;
+
 use foretoken_app::{App, Paths};
 use foretoken_protocol::*;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,11 @@ pub fn starter() -> PathBuf {
     let dir = here.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.starter"));
     assert!(dir.join("config.json").is_file(), "the starter model is not built: run ./dev test");
     dir.canonicalize().unwrap()
+}
+
+pub fn golden(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+    folder.canonicalize().unwrap().to_string_lossy().into_owned()
 }
 
 pub fn open(dir: &Path) -> App {
