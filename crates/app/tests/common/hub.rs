@@ -1,4 +1,5 @@
 //! An app whose hub is the library tests' stand-in, and its downloads as lists.
+#![allow(unused_imports, reason = "each test file uses its own part")]
 
 use super::golden;
 use foretoken_app::{App, Paths, Tokens};
