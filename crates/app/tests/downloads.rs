@@ -145,11 +145,15 @@ fn what_ran_goes_on_at_the_next_start_and_what_was_paused_waits() {
     app.shutdown();
     drop(app);
 
-    let sent = mirror.sent();
     throttle(&mirror, None);
     let app = open(dir.path(), &mirror.endpoint);
     let there = until(&app, &runs.id, "known", |_| true);
     assert!(there.state == DownloadState::Queued && there.done > 0, "{there:?}");
+    // A command that is about another model does not take it up: the window may be at it.
+    model(&mirror, "acme/third");
+    until_done(&app, &start(&app, "acme/third").id);
+    assert_eq!(until(&app, &runs.id, "known", |_| true), there);
+    let sent = mirror.sent();
     app.resume_downloads();
     assert_eq!(until_done(&app, &runs.id), REPO);
     assert!(mirror.sent() - sent < 3 * BYTES as u64, "not from the start");

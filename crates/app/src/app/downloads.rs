@@ -23,6 +23,7 @@ impl App {
     /// Goes on with what ran when the program ended. For a program that stays open, not for a command that is about
     /// something else.
     pub fn resume_downloads(&self) {
+        self.inner.downloads.wake();
         self.work();
     }
 
@@ -47,6 +48,12 @@ impl App {
             head_only,
             for_model,
         };
+        if !ask.head_only {
+            // Its head was paused or failed with an earlier attempt.
+            for head in self.inner.downloads.heads_for(&ask.repository) {
+                self.inner.downloads.resume(&head);
+            }
+        }
         let download = self.inner.downloads.add(ask);
         self.work();
         Ok(download)

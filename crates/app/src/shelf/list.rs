@@ -94,6 +94,8 @@ struct Item {
     ask: Ask,
     control: Option<Arc<Control>>,
     told: Option<Instant>,
+    /// From an earlier run, and nobody has said yet that it goes on: another program may be at it.
+    asleep: bool,
 }
 
 impl Item {
@@ -106,7 +108,7 @@ impl Item {
     }
 
     fn is_free(&self) -> bool {
-        self.control.is_none() && self.shown.state == DownloadState::Queued
+        self.control.is_none() && !self.asleep && self.shown.state == DownloadState::Queued
     }
 }
 
@@ -220,6 +222,7 @@ impl Downloads {
 
     fn queue(&self, list: &mut List, i: usize) {
         let item = &mut list.items[i];
+        item.asleep = false;
         let rests = matches!(
             item.shown.state,
             DownloadState::Paused | DownloadState::Failed { .. } | DownloadState::Done { .. }
@@ -229,6 +232,11 @@ impl Downloads {
             self.note(item);
             list.changed(i);
         }
+    }
+
+    /// What ran when the last program ended goes on here.
+    pub fn wake(&self) {
+        self.lock().items.iter_mut().for_each(|item| item.asleep = false);
     }
 
     /// Whether there is such a download.
@@ -410,7 +418,7 @@ fn new_item(id: String, ask: Ask, state: DownloadState) -> Item {
         files_ready: 0,
         files: u32::from(ask.head_only),
     };
-    Item { shown, ask, control: None, told: None }
+    Item { shown, ask, control: None, told: None, asleep: false }
 }
 
 fn restored(id: String, record: Record, heads: &Path) -> Item {
@@ -420,6 +428,7 @@ fn restored(id: String, record: Record, heads: &Path) -> Item {
         Kept::Failed { error } => DownloadState::Failed { error },
     };
     let mut item = new_item(id, record.ask, state);
+    item.asleep = true;
     item.shown.total = record.total;
     if item.ask.head_only
         && let Ok(repo) = item.ask.repository.parse::<RepoId>()
