@@ -101,9 +101,7 @@ impl Shape {
 
     /// Of a folder's `config.json`.
     pub fn of_folder(folder: &Path) -> Option<Self> {
-        let text = std::fs::read(folder.join("config.json")).ok()?;
-        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-        Self::read(&serde_json::from_slice(text).ok()?)
+        Self::read(&read_config(folder)?)
     }
 
     /// Bytes of keys and values at so many tokens.
@@ -116,6 +114,13 @@ impl Shape {
     pub fn working(&self) -> u64 {
         FLOAT * (PREFILL_ROWS as u64 * self.row + 3 * VERIFIED_ROWS * self.vocab) + PROGRAM
     }
+}
+
+/// `config.json` of a folder; `None` = there is none that can be read.
+pub(crate) fn read_config(folder: &Path) -> Option<Value> {
+    let text = std::fs::read(folder.join("config.json")).ok()?;
+    // An editor's byte order mark is not part of the text.
+    serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text)).ok()
 }
 
 /// Keys and values of a sliding layer, where they differ (`reference/step3p5.md`).
@@ -134,12 +139,9 @@ pub struct Sizes {
 impl Sizes {
     /// Of a folder, with its own head or that of `donor`. Headers are read, no weights.
     pub fn of_folder(folder: &Path, donor: Option<&Path>) -> foretoken_engine::Result<Self> {
-        let (weights, own) = sizes(&Checkpoint::open(folder)?, None);
+        let (weights, own) = sizes(&Checkpoint::open(folder)?);
         let head = match donor {
-            Some(donor) => {
-                // A head's folder knows its trunk's layers by its own configuration.
-                sizes(&Checkpoint::open_head(donor)?, None).1
-            }
+            Some(donor) => sizes(&Checkpoint::open_head(donor)?).1,
             None => own,
         };
         Ok(Self { weights, head })
@@ -148,16 +150,18 @@ impl Sizes {
     /// Of a model on the hub with its own head, or that of `donor` as it will be stored.
     pub fn of_remote(model: &RemoteModel, donor: Option<&RemoteModel>) -> Self {
         let own = model.head_bytes();
-        let head = donor.map_or(own, stored_head);
-        Self { weights: model.weights.saturating_sub(own), head }
+        let files = model.listing.model_files();
+        let weights = files.iter().filter(|file| file.path.ends_with(".safetensors"));
+        let weights: u64 = weights.map(|file| file.size).sum();
+        Self { weights: weights.saturating_sub(own), head: donor.map_or(own, stored_head) }
     }
 }
 
 /// Trunk and head of a checkpoint.
-fn sizes(checkpoint: &Checkpoint, layers: Option<u64>) -> (u64, u64) {
+fn sizes(checkpoint: &Checkpoint) -> (u64, u64) {
     let config = &checkpoint.config;
     let text = config.get("text_config").unwrap_or(config);
-    let layers = layers.or_else(|| text.get("num_hidden_layers").and_then(Value::as_u64));
+    let layers = text.get("num_hidden_layers").and_then(Value::as_u64);
     let (mut trunk, mut head) = (0, 0);
     for name in checkpoint.names() {
         let bytes = checkpoint.get(name).map_or(0, |place| place.data.len() as u64);

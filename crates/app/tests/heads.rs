@@ -347,3 +347,55 @@ fn missing_volumes_stay_listed_and_lm_studio_is_found() {
     assert!(dir.path().join("away/config.json").is_file());
     app.shutdown();
 }
+
+#[test]
+fn what_another_tool_has_begun_is_no_model_yet() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    publish(&mirror, ORIGINAL, "hy_v3-tiny", &[]);
+    let app = open(dir.path(), &mirror.endpoint);
+    until_done(&app, &start(&app, ORIGINAL).id);
+    let look = || app.hub_inspect(HubName { text: ORIGINAL.to_owned() }).unwrap();
+    let whole = look();
+    assert_eq!((whole.have.as_deref(), whole.have_bytes), (Some(ORIGINAL), whole.bytes));
+    let HubHead::Here { bytes } = whole.head else { panic!("{whole:?}") };
+    assert_eq!(whole.fit.head, bytes);
+    let shard =
+        Path::new(&app.models_list().unwrap()[0].folder).join("model-00003-of-00003.safetensors");
+    let blob = shard.canonicalize().unwrap();
+    std::fs::rename(&blob, blob.with_extension("incomplete")).unwrap();
+    std::fs::remove_file(&shard).unwrap();
+    let half = look();
+    assert!(half.have.is_none() && half.have_bytes == half.bytes, "{half:?}");
+    let entry = app.models_list().unwrap().remove(0);
+    assert!(entry.problem.is_some_and(|p| p.contains("00003-of-00003")));
+    until_done(&app, &start(&app, ORIGINAL).id);
+    assert_eq!(look().have.as_deref(), Some(ORIGINAL));
+    app.shutdown();
+}
+
+#[test]
+fn a_newer_head_takes_the_place_of_the_old_one() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    hy3(&mirror);
+    let id = golden("hy_v3-tiny-headless");
+    let app = open(dir.path(), &mirror.endpoint);
+    app.model_add_folder(AddFolder { folder: id.clone() }).unwrap();
+    // The trunk is named; its head is looked for, and a discard finds what was fetched of it.
+    mirror.with(|state| state.throttle = Some(100_000));
+    let head = start_head(&app, REPACK, &id);
+    until(&app, &head.id, "begun", |d| d.done > 20_000);
+    assert!(app.download_discard(reference(&head)).unwrap() > 10_000);
+    assert_eq!((downloads(&app), head_of(&app, &id)), (Vec::new(), None));
+    mirror.with(|state| state.throttle = None);
+    let head = start_head(&app, REPACK, &id);
+    until_done(&app, &head.id);
+    let first = head_of(&app, &id).unwrap();
+    card(&mirror, ORIGINAL, "maker/news");
+    app.download_resume(reference(&head)).unwrap();
+    until(&app, &head.id, "queued", |d| !matches!(d.state, DownloadState::Queued));
+    until_done(&app, &head.id);
+    let second = head_of(&app, &id).unwrap();
+    assert!(first != second && !Path::new(&first).exists() && Path::new(&second).is_dir());
+    assert!(loaded(&app, &id).report.head.found);
+    app.shutdown();
+}

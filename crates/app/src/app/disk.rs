@@ -93,6 +93,17 @@ impl App {
         if ours && !shared { vec![head] } else { Vec::new() }
     }
 
+    /// A head of ours that no model has any more; what is loaded stays.
+    pub(super) fn drop_unused_head(&self, head: &Path) {
+        let used = lock(&self.inner.settings).model_heads.values().any(|h| Path::new(h) == head);
+        if used || !head.starts_with(self.inner.paths.heads()) || self.is_in_use(head) {
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(head) {
+            tracing::warn!(%error, "a head that no model has stays");
+        }
+    }
+
     pub fn model_delete(&self, request: ModelRef) -> Answer<Vec<ModelEntry>> {
         let plan = self.model_delete_plan(request)?;
         let heads = self.own_heads(&plan.id);
@@ -107,11 +118,7 @@ impl App {
                 s.last_model = None;
             }
         })?;
-        for head in heads {
-            if let Err(error) = std::fs::remove_dir_all(&head) {
-                tracing::warn!(%error, "the head of a deleted model stays");
-            }
-        }
+        heads.iter().for_each(|head| self.drop_unused_head(head));
         self.models_list()
     }
 

@@ -11,7 +11,7 @@ use foretoken_engine::EngineError;
 use foretoken_engine::models::{check_config, has_head};
 use foretoken_library::download::bytes_here;
 use foretoken_library::hub::{Listing, RemoteModel, RepoRef};
-use foretoken_library::{HeadSource, Hub, Library, Offer, Support, catalogue};
+use foretoken_library::{Entry, HeadSource, Hub, Library, Offer, Support, catalogue};
 use foretoken_protocol::*;
 use std::path::Path;
 
@@ -38,10 +38,15 @@ fn bytes(gb: Option<f64>) -> Option<u64> {
     gb.map(|gb| (gb * 1e9) as u64)
 }
 
-fn offer(offer: Offer, library: &[foretoken_library::Entry]) -> ModelOffer {
-    let here = |e: &&foretoken_library::Entry| e.repository.as_ref() == Some(&offer.repository);
+/// Another tool may be in the middle of fetching it.
+fn is_whole(entry: &Entry) -> bool {
+    has_head(&entry.folder).is_ok()
+}
+
+fn offer(offer: Offer, library: &[Entry]) -> ModelOffer {
+    let here = |e: &&Entry| e.repository.as_ref() == Some(&offer.repository) && is_whole(e);
     ModelOffer {
-        have: library.iter().find(here).filter(|e| !e.missing).map(|e| e.id.clone()),
+        have: library.iter().find(here).map(|e| e.id.clone()),
         id: offer.id,
         title: offer.title,
         family: offer.family,
@@ -100,11 +105,11 @@ impl App {
         let repository = at.repo.to_string();
         let listing = Listing { files: model.listing.model_files(), ..model.listing.clone() };
         let here = self.library().list();
-        let here = here.iter().find(|e| e.repository.as_ref() == Some(&repository) && !e.missing);
+        let here = here.iter().find(|e| e.repository.as_ref() == Some(&repository) && is_whole(e));
         let fit = fit::fit(&shape, sizes, self.machine(), None);
         lock(&self.inner.seen).insert(repository.clone(), Seen { shape, sizes });
         let unsupported = check_config(&model.config).err().map(|e| from_engine(&e).message);
-        let no_weights = (model.weights == 0).then(|| {
+        let no_weights = (sizes.weights == 0).then(|| {
             "This repository has no safetensors files. Choose a version of the model that has."
                 .to_owned()
         });
@@ -153,9 +158,9 @@ impl App {
     }
 
     fn search_head_of_folder(&self, library: &Library, id: &str, folder: &Path) -> Answer<Search> {
-        let file = folder.join("config.json");
-        let config = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let config = config.ok_or_else(|| from_engine(&EngineError::FileMissing { file }))?;
+        let config = fit::read_config(folder).ok_or_else(|| {
+            from_engine(&EngineError::FileMissing { file: folder.join("config.json") })
+        })?;
         let readme = std::fs::read_to_string(folder.join("README.md")).ok();
         let repository = library.list().into_iter().find(|e| e.id == id).and_then(|e| e.repository);
         let trunk =

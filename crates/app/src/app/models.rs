@@ -2,7 +2,8 @@
 
 use super::{Answer, App, lock};
 use crate::error::from_library;
-use crate::{ModelPlace, check_head, place};
+use crate::{ModelPlace, check_head, from_engine, place};
+use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
 use foretoken_library::{Entry, Library, Source};
 use foretoken_protocol::*;
@@ -15,14 +16,16 @@ pub(super) struct InUse {
     loading: Vec<Vec<PathBuf>>,
 }
 
-fn problem(entry: &Entry, is_model: bool, folder: &str) -> Option<String> {
-    if entry.missing {
-        return Some(format!(
+fn problem(entry: &Entry, e: &EngineError, folder: &str) -> String {
+    match e {
+        _ if entry.missing => format!(
             "The folder {folder} is not there. Connect the drive it is on, or take it off the list."
-        ));
+        ),
+        EngineError::FileMissing { .. } => {
+            "This folder holds no config.json. Choose the folder of a downloaded model.".to_owned()
+        }
+        e => from_engine(e).message,
     }
-    let sentence = "This folder holds no config.json. Choose the folder of a downloaded model.";
-    (!is_model).then(|| sentence.to_owned())
 }
 
 impl App {
@@ -33,11 +36,12 @@ impl App {
     pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
         let heads = lock(&self.inner.settings).model_heads.clone();
         let entries = self.library().list().into_iter().map(|entry| {
-            let is_model = entry.folder.join("config.json").is_file();
             let folder = entry.folder.to_string_lossy().into_owned();
+            // Names only: a model can be of any size.
+            let own_head = has_head(&entry.folder);
             ModelEntry {
-                problem: problem(&entry, is_model, &folder),
-                own_head: is_model.then(|| has_head(&entry.folder).ok()).flatten(),
+                problem: own_head.as_ref().err().map(|e| problem(&entry, e, &folder)),
+                own_head: own_head.ok(),
                 head: heads.get(&entry.id).cloned(),
                 missing: entry.missing,
                 repository: entry.repository,

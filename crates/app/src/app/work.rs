@@ -159,7 +159,7 @@ impl App {
                 Search::Missing(sentence) => return Err(error(ErrorCode::NotFound, sentence)),
             },
         };
-        let folders = HeadFolders::new(&self.inner.paths.heads(), &model);
+        let folders = HeadFolders::new(&self.inner.paths.heads(), &at.repo, &model);
         self.show_total(job, plan.bytes(), 1);
         if !folders.is_ready() {
             let options = Options { also_needed: stored_head(&model), ..self.options() };
@@ -181,7 +181,11 @@ impl App {
             return Ok(Ended::Stopped);
         }
         if let Some(id) = job.ask.for_model.clone() {
-            self.change_settings(|s| drop(s.model_heads.insert(id, head.clone())))?;
+            let mut before = None;
+            self.change_settings(|s| before = s.model_heads.insert(id, head.clone()))?;
+            if let Some(before) = before.filter(|before| *before != head) {
+                self.drop_unused_head(std::path::Path::new(&before));
+            }
         }
         Ok(Ended::Done { model: job.ask.for_model.clone().unwrap_or(head) })
     }

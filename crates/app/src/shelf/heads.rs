@@ -2,7 +2,8 @@
 
 use crate::checkpoints;
 use foretoken_library::{
-    HeadPlan, Hub, HubError, RepoId, RepoRef, card, catalogue, hub::RemoteModel,
+    HeadPlan, Hub, HubError, RepoId, RepoRef, card, catalogue,
+    hub::{Listing, RemoteModel},
 };
 use foretoken_protocol::{ErrorCode, WireError};
 use serde_json::Value;
@@ -109,11 +110,12 @@ pub(crate) struct HeadFolders {
 }
 
 impl HeadFolders {
-    pub fn new(heads: &Path, model: &RemoteModel) -> Self {
-        let listing = &model.listing;
-        let of_repo = of_repo(heads, &listing.repo);
-        let raw = of_repo.join(format!("{}.raw", listing.commit));
-        Self { ready: of_repo.join(&listing.commit), raw }
+    /// What is fetched lies under the repository that was asked for, which may be the trunk's: whoever discards it knows
+    /// no other.
+    pub fn new(heads: &Path, asked: &RepoId, model: &RemoteModel) -> Self {
+        let Listing { repo, commit, .. } = &model.listing;
+        let raw = of_repo(heads, asked).join(format!("{commit}.raw"));
+        Self { ready: of_repo(heads, repo).join(commit), raw }
     }
 
     pub fn is_ready(&self) -> bool {
@@ -130,6 +132,9 @@ impl HeadFolders {
             ),
             detail: e.to_string(),
         };
+        if let Some(folder) = self.ready.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| io(folder, &e))?;
+        }
         let lock_path = self.ready.with_extension("lock");
         let lock = File::create(&lock_path).map_err(|e| io(&lock_path, &e))?;
         lock.lock().map_err(|e| io(&lock_path, &e))?;

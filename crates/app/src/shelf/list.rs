@@ -153,10 +153,14 @@ impl Downloads {
     /// What earlier runs left: records with their bytes, and what was begun in the cache without one.
     pub fn open(data: &Path, cache: &Path) -> Self {
         let folder = data.join("downloads");
-        let mut items: Vec<Item> = record::load(&folder)
-            .into_iter()
-            .map(|(id, record)| restored(id, record, &data.join("heads")))
-            .collect();
+        let mut items: Vec<Item> = Vec::new();
+        for (id, record) in record::load(&folder) {
+            // Two programs that began the same one have noted it twice.
+            match items.iter().any(|item| item.ask == record.ask) {
+                true => record::remove(&folder, &id),
+                false => items.push(restored(id, record, &data.join("heads"))),
+            }
+        }
         for pending in pending(cache) {
             let ask = Ask {
                 repository: pending.listing.repo.to_string(),
