@@ -366,8 +366,11 @@ fn deleting_frees_what_it_says_and_leaves_what_is_in_use() {
         plan.frees >= files && plan.frees < files + 200 && !plan.only_forgets,
         "{plan:?} {files}"
     );
+    let events = watch(&app);
     assert_eq!(app.model_delete(model()).unwrap(), []);
-    assert!(!cache.exists());
+    assert!(!cache.exists() && downloads(&app).is_empty());
+    let next = || events.recv_timeout(Duration::from_secs(10)).expect("it is told");
+    while !matches!(next(), DownloadEvent::Gone { .. }) {}
     assert_eq!(app.model_delete(model()).unwrap_err().code, ErrorCode::NotFound);
 
     // While it is fetched it stays.

@@ -119,6 +119,7 @@ impl App {
             }
         })?;
         heads.iter().for_each(|head| self.drop_unused_head(head));
+        self.inner.downloads.drop_of(&plan.id);
         self.models_list()
     }
 

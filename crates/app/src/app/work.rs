@@ -75,11 +75,8 @@ impl App {
             return Err(error(ErrorCode::Unsupported, message));
         }
         self.show_total(job, listing.bytes(), listing.files.len());
-        let also_needed = self.queue_head(job, at).unwrap_or_else(|e| {
-            // The model is of use without it, and its head can be asked for later.
-            tracing::info!(detail = e.detail, "where the head is was not found out");
-            0
-        });
+        let queued = self.queue_head(job, at);
+        let also_needed = *queued.as_ref().unwrap_or(&0);
         let hub = self.hub()?;
         let options = Options { also_needed, ..self.options() };
         let download = Download::start(&hub, cache, listing, options, self.listener(job));
@@ -94,6 +91,12 @@ impl App {
             from_download(&e)
         })?;
         let Some(folder) = followed else { return Ok(Ended::Stopped) };
+        // Without a line at the start there may be one now. The model is of use without a head, which can be asked for later.
+        if queued.is_err()
+            && let Err(e) = self.queue_head(job, at)
+        {
+            tracing::info!(detail = e.detail, "where the head is was not found out");
+        }
         // Another revision than the branch the name stands for is found by its folder.
         let name = at.repo.to_string();
         let is_named = self.library().resolve(&name).is_ok_and(|found| found == folder);

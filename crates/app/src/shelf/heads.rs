@@ -90,16 +90,16 @@ fn hints(trunk: &Trunk<'_>) -> Vec<RepoId> {
     listed.chain(carded).chain(configured).collect()
 }
 
-/// A head reads the trunk's hidden states, so both have to be of one family and width.
-fn same_trunk(a: &Value, b: &Value) -> bool {
+/// A head reads the trunk's hidden states, so both have to be of one family and width. A repository of a head alone may
+/// leave the rest out.
+fn same_trunk(trunk: &Value, donor: &Value) -> bool {
     let of = |config: &Value, key: &str| {
-        config
-            .get("text_config")
-            .and_then(|text| text.get(key))
-            .or_else(|| config.get(key))
-            .cloned()
+        let text = config.get("text_config").and_then(|text| text.get(key));
+        text.or_else(|| config.get(key)).cloned()
     };
-    ["model_type", "hidden_size", "num_hidden_layers"].iter().all(|key| of(a, key) == of(b, key))
+    let equal = |key: &str| of(trunk, key) == of(donor, key);
+    let sizes = ["hidden_size", "num_hidden_layers"];
+    equal("model_type") && sizes.iter().all(|key| of(donor, key).is_none() || equal(key))
 }
 
 /// Folder of a head of one repository and commit, and the one its bytes are fetched into.

@@ -107,6 +107,11 @@ impl Item {
         }
     }
 
+    fn is_of(&self, model: &str) -> bool {
+        let is_head_of = self.ask.for_model.as_deref() == Some(model);
+        is_head_of || (!self.ask.head_only && self.ask.repository == model)
+    }
+
     fn is_free(&self) -> bool {
         self.control.is_none() && !self.asleep && self.shown.state == DownloadState::Queued
     }
@@ -291,10 +296,23 @@ impl Downloads {
         waits.map(|item| item.shown.id.clone()).collect()
     }
 
-    /// Whether a worker is busy with a repository.
-    pub fn works_on(&self, repository: &str) -> bool {
-        let list = self.lock();
-        list.items.iter().any(|item| item.control.is_some() && item.ask.repository == repository)
+    /// Whether a worker is busy with a model or its head.
+    pub fn works_on(&self, model: &str) -> bool {
+        self.lock().items.iter().any(|item| item.control.is_some() && item.is_of(model))
+    }
+
+    /// Takes everything that rests off the list that was about a model which is no more.
+    pub fn drop_of(&self, model: &str) {
+        let mut list = self.lock();
+        let (gone, stay): (Vec<Item>, _) = std::mem::take(&mut list.items)
+            .into_iter()
+            .partition(|item| item.control.is_none() && item.is_of(model));
+        list.items = stay;
+        for item in gone {
+            let Item { shown: ModelDownload { id, .. }, .. } = item;
+            record::remove(&self.folder, &id);
+            list.tell(&DownloadEvent::Gone { id });
+        }
     }
 
     /// The next download to work on: one model at a time, heads beside it.
