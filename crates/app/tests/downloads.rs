@@ -387,3 +387,94 @@ fn model_running(app: &foretoken_app::App, mirror: &Mirror) {
     let refused = app.model_delete(ModelRef { id: REPO.to_owned() }).unwrap_err();
     assert_eq!(refused.code, ErrorCode::NotFound);
 }
+
+#[test]
+fn everybody_at_once_leaves_a_list_that_makes_sense() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    let repos = ["acme/a", "acme/b", "acme/c"];
+    repos.iter().for_each(|repo| model(&mirror, repo));
+    throttle(&mirror, Some(2_000_000));
+    let app = open(dir.path(), &mirror.endpoint);
+    let ids: Vec<DownloadRef> = repos.iter().map(|repo| reference(&start(&app, repo))).collect();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for seed in 0..4u64 {
+            let (app, ids) = (app.clone(), ids.clone());
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                while began.elapsed() < Duration::from_secs(3) {
+                    let id = ids[rng.usize(..ids.len())].clone();
+                    match rng.u8(..6) {
+                        0..3 => app.download_resume(id).unwrap(),
+                        3 | 4 => app.download_pause(id).unwrap(),
+                        _ => drop(start(&app, repos[rng.usize(..repos.len())])),
+                    }
+                    std::thread::sleep(Duration::from_millis(rng.u64(..30)));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while began.elapsed() < Duration::from_secs(3) {
+                let working = |d: &ModelDownload| {
+                    matches!(d.state, DownloadState::Preparing | DownloadState::Running)
+                };
+                let n = downloads(&app).iter().filter(|d| working(d)).count();
+                assert!(n <= 1, "{n} models at a time");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+    });
+    throttle(&mirror, None);
+    assert_eq!(downloads(&app).len(), 3);
+    for (id, repo) in ids.iter().zip(repos) {
+        app.download_resume(id.clone()).unwrap();
+        assert_eq!(until_done(&app, &id.id), repo);
+        let Some(CheckEvent::Finished { report }) = check(&app, repo).pop() else { panic!("ends") };
+        assert_eq!(report.good, 4, "{report:?}");
+    }
+    app.shutdown();
+}
+
+#[test]
+fn odd_places_and_files_are_errors_and_lose_nothing() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    model(&mirror, REPO);
+    mirror.add("acme/gguf", "model.gguf", noise(1, 5000));
+    mirror.add("acme/bare", "config.json", b"{\"model_type\":\"qwen3\"}".to_vec());
+    // The cache's place is a file, and a record is none.
+    std::fs::write(dir.path().join("hub"), "no folder").unwrap();
+    std::fs::create_dir_all(dir.path().join("data/downloads")).unwrap();
+    std::fs::write(dir.path().join("data/downloads/1-2-3.json"), "{\"kept\":").unwrap();
+    let app = open(dir.path(), &mirror.endpoint);
+    assert_eq!(downloads(&app), []);
+    let id = start(&app, REPO).id;
+    assert_eq!(until_failed(&app, &id).code, ErrorCode::Disk);
+    std::fs::remove_file(dir.path().join("hub")).unwrap();
+    app.download_resume(DownloadRef { id: id.clone() }).unwrap();
+    until(&app, &id, "tried again", |d| !matches!(d.state, DownloadState::Failed { .. }));
+    until_done(&app, &id);
+
+    let inspect = |text: &str| app.hub_inspect(HubName { text: text.to_owned() }).unwrap_err();
+    assert!(inspect("acme/gguf").message.contains("no config.json"));
+    assert_eq!(inspect("acme/bare").code, ErrorCode::Unsupported);
+    for repo in ["acme/gguf", "acme/bare"] {
+        assert_eq!(
+            until_failed(&app, &start(&app, repo).id).code,
+            ErrorCode::Unsupported,
+            "{repo}"
+        );
+    }
+    for id in ["", "../x", "acme/none", "/no/such/folder"] {
+        let model = || ModelRef { id: id.to_owned() };
+        assert_eq!(app.model_delete(model()).unwrap_err().code, ErrorCode::NotFound, "{id}");
+        assert_eq!(app.model_find_head(model()).unwrap_err().code, ErrorCode::NotFound, "{id}");
+        assert_eq!(app.model_check(model(), drop).unwrap_err().code, ErrorCode::NotFound, "{id}");
+    }
+    // A check can be cancelled, and there is one at a time.
+    let (send, events) = std::sync::mpsc::channel();
+    app.model_check(ModelRef { id: REPO.into() }, move |event| drop(send.send(event))).unwrap();
+    app.model_cancel_check().unwrap();
+    let end = events.iter().last().unwrap();
+    assert!(matches!(end, CheckEvent::Cancelled | CheckEvent::Finished { .. }), "{end:?}");
+    app.shutdown();
+}

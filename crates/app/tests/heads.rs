@@ -399,3 +399,38 @@ fn a_newer_head_takes_the_place_of_the_old_one() {
     assert!(loaded(&app, &id).report.head.found);
     app.shutdown();
 }
+
+/// A file of one tensor with this shape, all zeros.
+fn one_tensor(name: &str, shape: &[usize]) -> Vec<u8> {
+    let n = 2 * shape.iter().product::<usize>();
+    let header =
+        serde_json::json!({name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, n]}});
+    let header = header.to_string();
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; n]].concat()
+}
+
+#[test]
+fn a_head_that_does_not_fit_is_not_put_on() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    publish(&mirror, REPACK, "hy_v3-tiny-headless", &[]);
+    card(&mirror, REPACK, ORIGINAL);
+    let config = std::fs::read(Path::new(&golden("hy_v3-tiny")).join("config.json")).unwrap();
+    mirror.add(ORIGINAL, "config.json", config);
+    // Its fusion and nothing else.
+    let file = one_tensor("model.layers.4.eh_proj.weight", &[128, 256]);
+    mirror.add(ORIGINAL, "model.safetensors", file);
+    let app = open(dir.path(), &mirror.endpoint);
+    // The head is there first, and then the other way round.
+    mirror.with(|state| state.throttle = Some(400_000));
+    assert_eq!(until_done(&app, &start(&app, REPACK).id), REPACK);
+    mirror.with(|state| state.throttle = None);
+    let head = head_download(&app);
+    assert_eq!(until_failed(&app, &head.id).code, ErrorCode::MissingTensor);
+    assert_eq!(head_of(&app, REPACK), None);
+    assert!(!loaded(&app, REPACK).report.head.found, "the model is as it was");
+    app.download_resume(reference(&head)).unwrap();
+    let moved = |d: &ModelDownload| d.state != head.state;
+    until(&app, &head.id, "tried", moved);
+    assert_eq!(until_failed(&app, &head.id).code, ErrorCode::MissingTensor);
+    app.shutdown();
+}

@@ -1,17 +1,19 @@
 //! What a download's worker does: a thread each, from the listing to the model in the list.
 
 use super::{App, lock};
+use crate::error::from_library;
 use crate::fit::stored_head;
 use crate::hub_error::{from_download, from_hub};
 use crate::shelf::heads::{self, HeadFolders, Search, Trunk};
 use crate::shelf::list::{Ended, Job, Stop};
 use crate::shelf::record::Ask;
-use crate::{check_head, error};
-use foretoken_engine::models::check_config;
+use crate::{check_head, error, from_engine};
+use foretoken_engine::models::{self, LoadOptions, check_config};
 use foretoken_library::download::{Event, FileState, Options, Outcome, Pending, forget, pending};
 use foretoken_library::hub::{HubError, Listing, Retry};
 use foretoken_library::{Download, DownloadError, HeadPlan, Hub, RepoId, RepoRef};
 use foretoken_protocol::*;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -97,6 +99,7 @@ impl App {
         {
             tracing::info!(detail = e.detail, "where the head is was not found out");
         }
+        self.judge_head(&at.repo.to_string());
         // Another revision than the branch the name stands for is found by its folder.
         let name = at.repo.to_string();
         let is_named = self.library().resolve(&name).is_ok_and(|found| found == folder);
@@ -152,7 +155,7 @@ impl App {
 
     fn fetch_head(&self, job: &Job, at: &RepoRef) -> Result<Ended, WireError> {
         let Some(model) = self.ask(job, |hub| hub.inspect(at))? else { return Ok(Ended::Stopped) };
-        check_config(&model.config).map_err(|e| crate::from_engine(&e))?;
+        check_config(&model.config).map_err(|e| from_engine(&e))?;
         let hub = self.hub()?;
         let (model, plan) = match HeadPlan::new(&model) {
             Some(plan) => (model, plan),
@@ -184,13 +187,36 @@ impl App {
             return Ok(Ended::Stopped);
         }
         if let Some(id) = job.ask.for_model.clone() {
+            // A trunk that is still on its way is tried when it has come.
+            if self.library().resolve(&id).is_ok() {
+                self.try_head(&id, &folders.ready)?;
+            }
             let mut before = None;
             self.change_settings(|s| before = s.model_heads.insert(id, head.clone()))?;
             if let Some(before) = before.filter(|before| *before != head) {
-                self.drop_unused_head(std::path::Path::new(&before));
+                self.drop_unused_head(Path::new(&before));
             }
         }
         Ok(Ended::Done { model: job.ask.for_model.clone().unwrap_or(head) })
+    }
+
+    /// Loads trunk and head once, from the memory map: a head that does not fit would keep the model from loading.
+    fn try_head(&self, id: &str, head: &Path) -> Result<(), WireError> {
+        let trunk = self.library().resolve(id).map_err(|e| from_library(&e))?;
+        let options = LoadOptions { head: Some(head), ..LoadOptions::default() };
+        models::load(&trunk, options).map(drop).map_err(|e| from_engine(&e))
+    }
+
+    /// A head that came before its trunk, now that both are here.
+    fn judge_head(&self, id: &str) {
+        let head = lock(&self.inner.settings).model_heads.get(id).map(PathBuf::from);
+        let ours = head.filter(|head| head.starts_with(self.inner.paths.heads()));
+        let Some(Err(error)) = ours.map(|head| self.try_head(id, &head)) else { return };
+        tracing::warn!(detail = error.detail, "a head does not fit its model");
+        if let Err(e) = self.change_settings(|s| drop(s.model_heads.remove(id))) {
+            tracing::warn!(detail = e.detail, "a head that does not fit stays on its model");
+        }
+        self.inner.downloads.fail_heads(id, &error);
     }
 
     fn show_total(&self, job: &Job, total: u64, files: usize) {
@@ -225,11 +251,7 @@ impl App {
     }
 
     /// Waits for a download's end: its folder, or `None` when it was told to end.
-    fn follow(
-        &self,
-        job: &Job,
-        download: Download,
-    ) -> Result<Option<std::path::PathBuf>, DownloadError> {
+    fn follow(&self, job: &Job, download: Download) -> Result<Option<PathBuf>, DownloadError> {
         let mut share = None;
         loop {
             match download.wait_a_while(LOOK) {

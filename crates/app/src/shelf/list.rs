@@ -301,6 +301,20 @@ impl Downloads {
         self.lock().items.iter().any(|item| item.control.is_some() && item.is_of(model))
     }
 
+    /// What became of a head after it was done.
+    pub fn fail_heads(&self, model: &str, error: &WireError) {
+        let mut list = self.lock();
+        let of_model = |item: &Item| item.ask.head_only && item.is_of(model);
+        for i in 0..list.items.len() {
+            let item = &mut list.items[i];
+            if item.control.is_none() && of_model(item) {
+                rest(&mut item.shown, DownloadState::Failed { error: error.clone() });
+                self.note(item);
+                list.changed(i);
+            }
+        }
+    }
+
     /// Takes everything that rests off the list that was about a model which is no more.
     pub fn drop_of(&self, model: &str) {
         let mut list = self.lock();
