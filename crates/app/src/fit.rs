@@ -220,7 +220,8 @@ fn most(max: u32, holds: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-pub(crate) fn gb(bytes: u64) -> String {
+/// As people read it.
+pub fn gb(bytes: u64) -> String {
     // What is small would be 0.0 GB.
     if bytes < 100_000_000 {
         format!("{:.1} MB", bytes as f64 / 1e6)

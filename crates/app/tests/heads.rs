@@ -66,6 +66,7 @@ fn a_repack_that_lost_its_head_gets_it_with_its_download() {
     assert!(sent < 2 * bytes, "{sent} for a head of {bytes}");
     let model = loaded(&app, REPACK);
     assert!(model.report.head.found, "{:?}", model.report.head);
+    assert!(model.report.head.sentence.ends_with(", from maker/original."), "{model:?}");
     assert!(
         storages(&model.report, "head attention").iter().all(|s| s.contains("8-bit")),
         "{model:?}"

@@ -2,6 +2,7 @@
 
 use crate::args::PullArgs;
 use crate::output;
+use foretoken_app::fit::gb;
 use foretoken_app::{App, Paths, error};
 use foretoken_protocol::*;
 use std::collections::BTreeMap;
@@ -19,11 +20,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 fn open() -> Result<App, WireError> {
     App::open(Paths::find(None))
-}
-
-/// As people read it.
-fn gb(bytes: u64) -> String {
-    format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
 /// Raised by Ctrl-C and by what ends programs.
@@ -53,7 +49,11 @@ pub fn pull(args: &PullArgs) -> Result<ExitCode, WireError> {
             if args.json {
                 output::json(&serde_json::json!({"kind": "finished", "model": model}));
             } else {
-                output::line(&format!("{model} is ready: foretoken chat {model}"));
+                let head_alone = download.head_only && download.for_model.is_none();
+                output::line(&match head_alone {
+                    true => format!("the head is in {model}; --for MODEL puts it on a model"),
+                    false => format!("{model} is ready: foretoken chat {model}"),
+                });
             }
             Ok(ExitCode::SUCCESS)
         }

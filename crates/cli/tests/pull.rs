@@ -54,9 +54,17 @@ fn spawn(place: &Place, mirror: &Mirror, args: &[&str]) -> Child {
         .unwrap()
 }
 
-fn until_sent(mirror: &Mirror, bytes: u64) {
+/// Bytes of a repository on the disk.
+fn on_disk(place: &Place, repo: &str) -> u64 {
+    let blobs = format!("hub/models--{}/blobs", repo.replace('/', "--"));
+    let entries = std::fs::read_dir(place.path(&blobs)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
+}
+
+/// Waits until so much is there.
+fn until_fetched(place: &Place, repo: &str, bytes: u64) {
     let began = Instant::now();
-    while mirror.sent() < bytes {
+    while on_disk(place, repo) < bytes {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is fetched");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -142,7 +150,7 @@ fn a_killed_and_an_interrupted_download_go_on() {
     let (place, mirror) = (Place::new(), hub());
     mirror.with(|state| state.throttle = Some(100_000));
     let mut child = spawn(&place, &mirror, &["pull", ORIGINAL]);
-    until_sent(&mirror, 60_000);
+    until_fetched(&place, ORIGINAL, 60_000);
     child.kill().unwrap();
     child.wait().unwrap();
     let listed = run(&place, &mirror, &["list", "--json"]).lines();
@@ -153,9 +161,9 @@ fn a_killed_and_an_interrupted_download_go_on() {
     );
     assert!(download["done"].as_u64().unwrap() > 30_000, "{download}");
 
-    let sent = mirror.sent();
+    let before = on_disk(&place, ORIGINAL);
     let child = spawn(&place, &mirror, &["pull", ORIGINAL]);
-    until_sent(&mirror, sent + 60_000);
+    until_fetched(&place, ORIGINAL, before + 60_000);
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -179,7 +187,7 @@ fn what_was_begun_can_be_removed_and_wrong_words_are_refused() {
     let (place, mirror) = (Place::new(), hub());
     mirror.with(|state| state.throttle = Some(100_000));
     let mut child = spawn(&place, &mirror, &["pull", ORIGINAL]);
-    until_sent(&mirror, 60_000);
+    until_fetched(&place, ORIGINAL, 60_000);
     child.kill().unwrap();
     child.wait().unwrap();
     let gone = run(&place, &mirror, &["rm", ORIGINAL, "--yes", "--json"]).result();

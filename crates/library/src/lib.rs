@@ -124,11 +124,20 @@ impl Library {
     }
 }
 
-/// A folder by the name a person knows it by: `owner/name` for a snapshot of the hub cache, whose own name is a commit.
+/// A folder by the name a person knows it by: `owner/name` for a snapshot of the hub cache or a head that was fetched
+/// alone, whose own names are commits.
 pub fn name_of(folder: &Path) -> String {
-    hub_cache::repo_of(folder).unwrap_or_else(|| {
+    hub_cache::repo_of(folder).or_else(|| repo_of_head(folder)).unwrap_or_else(|| {
         folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
     })
+}
+
+/// Of `owner--name/<commit>`.
+fn repo_of_head(folder: &Path) -> Option<String> {
+    let commit = folder.file_name()?.to_str()?;
+    let is_commit = commit.len() == 40 && commit.bytes().all(|c| c.is_ascii_hexdigit());
+    let (owner, name) = folder.parent()?.file_name()?.to_str()?.split_once("--")?;
+    is_commit.then(|| format!("{owner}/{name}"))
 }
 
 fn entry(id: String, name: String, source: Source, folder: &Path) -> Entry {
@@ -202,6 +211,9 @@ mod tests {
             Err(LibraryError::NoFolder { .. } | LibraryError::UnknownName { .. })
         ));
         assert_eq!(name_of(&repo.join("snapshots/abc")), "acme/tiny");
+        let head = format!("heads/acme--tiny/{}", "ab".repeat(20));
+        assert_eq!(name_of(Path::new(&head)), "acme/tiny");
+        assert_eq!(name_of(Path::new("heads/acme--tiny/abab")), "abab");
         assert_eq!(name_of(Path::new("models/tiny")), "tiny");
         assert_eq!(name_of(Path::new("/")), "/");
         let list = library.list();
