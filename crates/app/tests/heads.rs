@@ -435,3 +435,33 @@ fn a_head_that_does_not_fit_is_not_put_on() {
     assert_eq!(until_failed(&app, &head.id).code, ErrorCode::MissingTensor);
     app.shutdown();
 }
+
+#[test]
+fn a_donor_in_use_and_a_model_being_fetched_again_stay() {
+    let (mirror, dir) = (Mirror::new(), tempfile::tempdir().unwrap());
+    publish(&mirror, ORIGINAL, "hy_v3-tiny", &[]);
+    let app = open(dir.path(), &mirror.endpoint);
+    until_done(&app, &start(&app, ORIGINAL).id);
+    let id = golden("hy_v3-tiny-headless");
+    app.model_add_folder(AddFolder { folder: id.clone() }).unwrap();
+    let donor = SetModelHead { id: id.clone(), head: Some(ORIGINAL.to_owned()) };
+    app.model_set_head(donor).unwrap();
+    assert!(loaded(&app, &id).report.head.found);
+    let refused = || app.model_delete(ModelRef { id: ORIGINAL.into() }).unwrap_err();
+    assert_eq!(refused().code, ErrorCode::Busy);
+    app.model_unload().unwrap();
+    // A newer commit is on its way.
+    mirror.add(ORIGINAL, "extra.safetensors", noise(7, 400_000));
+    mirror.with(|state| state.throttle = Some(100_000));
+    let again = start(&app, ORIGINAL);
+    until(&app, &again.id, "running", |d| d.state == DownloadState::Running);
+    assert_eq!(refused().code, ErrorCode::Busy);
+    app.download_discard(reference(&again)).unwrap();
+    // What was there before is still whole; the stand-in only keeps the newest commit.
+    assert!(loaded(&app, ORIGINAL).report.head.found);
+    let Some(CheckEvent::Failed { error }) = check(&app, ORIGINAL).pop() else { panic!("fails") };
+    assert!(error.message.contains("does not keep this version"), "{error:?}");
+    app.model_unload().unwrap();
+    assert!(app.model_delete(ModelRef { id: ORIGINAL.into() }).is_ok());
+    app.shutdown();
+}

@@ -7,7 +7,7 @@ use crate::hub_error::{from_download, from_hub};
 use crate::shelf::heads;
 use foretoken_library::download::{self, FileCheck, check, drop_damaged};
 use foretoken_library::hub::{Listing, RemoteFile, RepoRef};
-use foretoken_library::{Entry, RepoId, Source};
+use foretoken_library::{Entry, HubError, RepoId, Source};
 use foretoken_protocol::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -188,7 +188,13 @@ impl App {
             }
             _ => RepoRef::main(repo),
         };
-        let listing = self.hub()?.list(&at).map_err(|e| from_hub(&e))?;
+        let listing = self.hub()?.list(&at).map_err(|e| match e {
+            HubError::NoRevision { .. } => {
+                let message = format!("The hub does not keep this version of {repository} any more, so there is nothing to compare it with. Download the newest instead.");
+                WireError { message, ..from_hub(&e) }
+            }
+            e => from_hub(&e),
+        })?;
         let listing = Listing { files: listing.model_files(), ..listing };
         let total = listing.bytes();
         let mut told = None::<Instant>;
