@@ -23,6 +23,22 @@ pub fn register(builder: Builder<Wry>) -> Builder<Wry> {
         model_load,
         model_cancel_load,
         model_unload,
+        library_shelf,
+        hub_inspect,
+        model_find_head,
+        model_fit,
+        download_start,
+        download_pause,
+        download_resume,
+        download_cancel,
+        download_discard,
+        downloads_watch,
+        model_check,
+        model_cancel_check,
+        model_delete_plan,
+        model_delete,
+        token_state,
+        token_set,
         chats_list,
         chat_create,
         chat_open,
@@ -88,6 +104,86 @@ fn model_cancel_load(app: State<'_, App>) -> Answer<()> {
 #[command(async)]
 fn model_unload(app: State<'_, App>) -> Answer<()> {
     app.model_unload()
+}
+
+#[command(async)]
+fn library_shelf(app: State<'_, App>) -> Answer<Shelf> {
+    app.library_shelf()
+}
+
+#[command(async)]
+fn hub_inspect(app: State<'_, App>, req: HubName) -> Answer<HubModel> {
+    app.hub_inspect(req)
+}
+
+#[command(async)]
+fn model_find_head(app: State<'_, App>, req: ModelRef) -> Answer<HubHead> {
+    app.model_find_head(req)
+}
+
+#[command(async)]
+fn model_fit(app: State<'_, App>, req: FitRequest) -> Answer<Fit> {
+    app.model_fit(req)
+}
+
+#[command(async)]
+fn download_start(app: State<'_, App>, req: StartDownload) -> Answer<ModelDownload> {
+    app.download_start(req)
+}
+
+#[command(async)]
+fn download_pause(app: State<'_, App>, req: DownloadRef) -> Answer<()> {
+    app.download_pause(req)
+}
+
+#[command(async)]
+fn download_resume(app: State<'_, App>, req: DownloadRef) -> Answer<()> {
+    app.download_resume(req)
+}
+
+#[command(async)]
+fn download_cancel(app: State<'_, App>, req: DownloadRef) -> Answer<()> {
+    app.download_cancel(req)
+}
+
+#[command(async)]
+fn download_discard(app: State<'_, App>, req: DownloadRef) -> Answer<u64> {
+    app.download_discard(req)
+}
+
+#[command(async)]
+fn downloads_watch(app: State<'_, App>, channel: Channel<DownloadEvent>) -> Answer<()> {
+    app.downloads_watch(into(channel))
+}
+
+#[command(async)]
+fn model_check(app: State<'_, App>, req: ModelRef, channel: Channel<CheckEvent>) -> Answer<()> {
+    app.model_check(req, into(channel))
+}
+
+#[command(async)]
+fn model_cancel_check(app: State<'_, App>) -> Answer<()> {
+    app.model_cancel_check()
+}
+
+#[command(async)]
+fn model_delete_plan(app: State<'_, App>, req: ModelRef) -> Answer<DeletePlan> {
+    app.model_delete_plan(req)
+}
+
+#[command(async)]
+fn model_delete(app: State<'_, App>, req: ModelRef) -> Answer<Vec<ModelEntry>> {
+    app.model_delete(req)
+}
+
+#[command(async)]
+fn token_state(app: State<'_, App>) -> TokenState {
+    app.token_state()
+}
+
+#[command(async)]
+fn token_set(app: State<'_, App>, req: SetToken) -> Answer<TokenState> {
+    app.token_set(req)
 }
 
 #[command(async)]

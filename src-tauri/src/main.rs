@@ -31,6 +31,7 @@ fn main() {
             let resources = app.path().resource_dir().ok();
             match App::open(Paths::find(resources.as_deref())) {
                 Ok(opened) => {
+                    opened.resume_downloads();
                     app.manage(opened);
                     window::open(app.handle())?;
                 }

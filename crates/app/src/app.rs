@@ -1,16 +1,26 @@
+mod disk;
+mod downloads;
+mod hub;
 mod models;
+mod work;
 
 use crate::error::{from_history, from_settings};
 use crate::history::History;
-use crate::{Engine, Paths, Prompt, ReplyEvent, ReplyRequest, check_options, error, settings};
+use crate::shelf::{Connection, list::Downloads};
+use crate::{
+    Engine, Paths, Prompt, ReplyEvent, ReplyRequest, Tokens, check_options, error, settings,
+};
 use foretoken_engine::text::TurnText;
 use foretoken_protocol::*;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 type Answer<T> = Result<T, WireError>;
 
+/// Downloads that do not end in this time are ended by the program's end, which loses nothing either.
+const LAST_WAIT: Duration = Duration::from_secs(3);
 /// How often a running reply is saved.
 const SAVE_EVERY: Duration = Duration::from_millis(500);
 
@@ -27,6 +37,13 @@ struct Inner {
     settings: Mutex<Settings>,
     notices: Vec<Notice>,
     running: Mutex<Option<Running>>,
+    connection: Connection,
+    downloads: Downloads,
+    /// Models of the hub that were looked at, by `owner/name`.
+    seen: Mutex<BTreeMap<String, hub::Seen>>,
+    /// Places of the model in memory and of the one being loaded.
+    in_use: Mutex<models::InUse>,
+    checking: Mutex<Option<Arc<AtomicBool>>>,
 }
 
 /// The reply being generated.
@@ -48,6 +65,11 @@ fn now_ms() -> i64 {
 impl App {
     /// Opens chats and settings, making the folder if it is not there. What was damaged is set aside and named in a notice.
     pub fn open(paths: Paths) -> Answer<Self> {
+        Self::open_with(paths, Tokens::of_system())
+    }
+
+    /// The same with the access token from elsewhere than the system's keychain.
+    pub fn open_with(paths: Paths, tokens: Tokens) -> Answer<Self> {
         std::fs::create_dir_all(&paths.data).map_err(|e| WireError {
             code: ErrorCode::Disk,
             message: format!(
@@ -65,6 +87,11 @@ impl App {
             settings: Mutex::new(settings),
             notices: lost_chats.into_iter().chain(lost_settings).collect(),
             running: Mutex::new(None),
+            connection: Connection::new(tokens),
+            downloads: Downloads::open(&paths.data, &paths.hub_cache),
+            seen: Mutex::default(),
+            in_use: Mutex::default(),
+            checking: Mutex::default(),
             paths,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -83,6 +110,7 @@ impl App {
     /// Heads stay as they are: they have a command of their own, which looks at them, and the caller's may be older.
     pub fn settings_set(&self, new: Settings) -> Answer<Settings> {
         check_options(&new.options)?;
+        hub::check_settings(&new)?;
         let mut settings = lock(&self.inner.settings);
         let new = Settings { model_heads: settings.model_heads.clone(), ..new };
         self.store_settings(&mut settings, new.clone())?;
@@ -236,10 +264,12 @@ impl App {
         self.change_settings(|s| s.options = options)
     }
 
-    /// Stops what runs, saves it and ends the engine thread.
+    /// Stops what runs, saves it and ends the engine thread. Downloads go on at the next start.
     pub fn shutdown(&self) {
         self.stop_reply(None);
         self.inner.engine.cancel_load();
+        self.cancel_check();
+        self.inner.downloads.close(LAST_WAIT);
         self.inner.engine.shutdown();
     }
 }

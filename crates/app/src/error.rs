@@ -12,7 +12,7 @@ pub fn error(code: ErrorCode, message: impl Into<String>) -> WireError {
     WireError { code, message: message.into(), detail: String::new() }
 }
 
-fn chain(e: &dyn Error) -> String {
+pub(crate) fn chain(e: &dyn Error) -> String {
     let mut out = e.to_string();
     let mut source = e.source();
     while let Some(cause) = source {
@@ -80,7 +80,7 @@ pub fn from_engine(e: &EngineError) -> WireError {
         }
         E::NotEnoughMemory { need, available } => (
             C::OutOfMemory,
-            format!("This model needs {} and {} are free. Close other programs, or choose a smaller model.", gib(*need), gib(*available)),
+            format!("This model needs {} and {} are free. Close other programs, choose a smaller model, or load it anyway.", gib(*need), gib(*available)),
         ),
         E::DiskFull { folder, need, available } => (
             C::Disk,

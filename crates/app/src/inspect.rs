@@ -1,5 +1,7 @@
 //! What a checkpoint is, in numbers.
 
+use crate::fit::{Shape, USUAL_CONTEXT};
+use crate::memory;
 use foretoken_engine::models::{self, HeadStatus, Model};
 use foretoken_engine::text::{ChatTemplate, RenderOptions, TurnText};
 use foretoken_engine::weights::Checkpoint;
@@ -8,11 +10,6 @@ use foretoken_protocol::{
     HeadInfo, InspectReport, MemoryUse, ModuleQuant, NormConvention, NormStorage,
 };
 use std::path::Path;
-
-/// Context the memory is judged at when nobody names one.
-const USUAL_CONTEXT: u32 = 4096;
-/// Activations, logits and scratch of one pass over a chunk of the prompt, roughly: chunk x (widest activation).
-const WORKING_BYTES: u64 = 256 << 20;
 
 /// `donor` = the folder the head was taken from, if it is another; `context` = tokens to judge the memory at, `None` = 4096,
 /// or the model's own when that is shorter.
@@ -31,7 +28,13 @@ pub fn report(
         modules.iter().map(|m| m.parameters).sum::<u64>()
     };
     let (weights, head) = (sum(&model.trunk_modules), sum(&model.head_modules));
-    let kv_at_context = model.kv_bytes_per_token * u64::from(context);
+    // The planner knows sliding layers as well; a configuration it cannot read counts by the token.
+    let planned = Shape::read(&checkpoint.config);
+    let kv_at_context = planned.as_ref().map_or_else(
+        || model.kv_bytes_per_token * u64::from(context),
+        |shape| shape.kv(u64::from(context), model.head.is_some()),
+    );
+    let working = planned.map_or(0, |shape| shape.working());
     let mut quantisation: Vec<ModuleQuant> = Vec::new();
     for (prefix, modules) in [("", &model.trunk_modules), ("head ", &model.head_modules)] {
         quantisation.extend(modules.iter().map(|m| ModuleQuant {
@@ -90,8 +93,8 @@ pub fn report(
             kv_per_token: model.kv_bytes_per_token,
             kv_at_context,
             context,
-            needed: weights + head + kv_at_context + WORKING_BYTES,
-            available: available_memory(),
+            needed: weights + head + kv_at_context + working,
+            available: memory::machine(&checkpoint.folder).available,
         },
         norms: norms(checkpoint),
         load: None,
@@ -110,13 +113,6 @@ pub(crate) fn norms(checkpoint: &Checkpoint) -> Vec<NormStorage> {
     };
     let of = |(file, c)| NormStorage { file, convention: convention(c) };
     found.into_iter().map(of).collect()
-}
-
-/// Bytes this machine could give now.
-pub fn available_memory() -> u64 {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    system.available_memory()
 }
 
 /// e.g. "4-bit g32 · head bf16": the storage most bytes are in.

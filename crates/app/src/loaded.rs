@@ -1,4 +1,6 @@
+use crate::fit::{self, Shape, Sizes};
 use crate::inspect;
+use crate::memory;
 use crate::metal;
 use crate::options::recommended;
 use foretoken_engine::text::{ChatTemplate, GenerationDefaults, Tokenizer, stop_set};
@@ -6,7 +8,7 @@ use foretoken_engine::weights::Checkpoint;
 use foretoken_engine::{EngineError, Result, models};
 use foretoken_protocol::LoadedModel;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,6 +36,8 @@ pub struct ModelPlace {
     pub head: Option<PathBuf>,
     /// How products with quantised weights see their x.
     pub activations: Activations,
+    /// Load it although it does not seem to fit.
+    pub anyway: bool,
 }
 
 /// Stages of a load, for its progress bar.
@@ -55,6 +59,9 @@ impl LoadedCheckpoint {
         if stage(0) {
             return Ok(None);
         }
+        if !place.anyway {
+            refuse_too_large(folder, head)?;
+        }
         let checkpoint = Checkpoint::open(folder)?;
         if stage(1) {
             return Ok(None);
@@ -64,12 +71,6 @@ impl LoadedCheckpoint {
             models::LoadOptions { head, activations: place.activations, ..Default::default() },
         )?;
         let mut report = inspect::report(&checkpoint, &model, head, None);
-        if report.memory.needed > report.memory.available {
-            return Err(EngineError::NotEnoughMemory {
-                need: report.memory.needed,
-                available: report.memory.available,
-            });
-        }
         let computes = metal::choose(&mut model, place.activations);
         report.notes.extend(computes.note);
         if stage(2) {
@@ -103,4 +104,18 @@ impl LoadedCheckpoint {
             info,
         }))
     }
+}
+
+/// Before anything is read: what does not fit would push everything else out first.
+fn refuse_too_large(folder: &Path, head: Option<&Path>) -> Result<()> {
+    // What cannot be read here is named by the load that follows.
+    let (Some(shape), Ok(sizes)) = (Shape::of_folder(folder), Sizes::of_folder(folder, head))
+    else {
+        return Ok(());
+    };
+    let fit = fit::fit(&shape, sizes, memory::machine(folder), None);
+    if fit.fits {
+        return Ok(());
+    }
+    Err(EngineError::NotEnoughMemory { need: fit.needed, available: fit.machine.available })
 }

@@ -8,6 +8,8 @@ pub struct Paths {
     pub data: PathBuf,
     pub starter: Option<PathBuf>,
     pub hub_cache: PathBuf,
+    /// Folders of LM Studio's models.
+    pub lm_studio: Vec<PathBuf>,
 }
 
 fn env_folder(name: &str) -> Option<PathBuf> {
@@ -26,7 +28,14 @@ impl Paths {
         let hub_cache = env_folder("HF_HUB_CACHE").unwrap_or_else(|| {
             env_folder("HF_HOME").unwrap_or_else(|| cache.join("huggingface")).join("hub")
         });
-        Self { starter: starter(resources, &data), data, hub_cache }
+        let lm_studio =
+            [".lmstudio/models", ".cache/lm-studio/models"].map(|folder| home.join(folder)).into();
+        Self { starter: starter(resources, &data), data, hub_cache, lm_studio }
+    }
+
+    /// Heads that were fetched alone, a folder for each repository and commit.
+    pub fn heads(&self) -> PathBuf {
+        self.data.join("heads")
     }
 
     pub fn library(&self, folders: &[String]) -> Library {
@@ -34,6 +43,7 @@ impl Paths {
             starter: self.starter.clone(),
             hub_cache: self.hub_cache.clone(),
             folders: folders.iter().map(PathBuf::from).collect(),
+            lm_studio: self.lm_studio.clone(),
         }
     }
 }

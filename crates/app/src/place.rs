@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub fn place(library: &Library, id: String, head: Option<&str>) -> Result<ModelPlace, WireError> {
     let folder = library.resolve(&id).map_err(|e| from_library(&e))?;
     let head = head.map(|head| head_folder(library, head)).transpose()?;
-    Ok(ModelPlace { id, folder, head, activations: Activations::Int8 })
+    Ok(ModelPlace { id, folder, head, activations: Activations::Int8, anyway: false })
 }
 
 fn head_folder(library: &Library, head: &str) -> Result<PathBuf, WireError> {

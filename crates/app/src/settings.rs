@@ -52,7 +52,8 @@ pub fn save(path: &Path, settings: &Settings) -> Result<(), SettingsError> {
     replace(path, &json).map_err(|source| SettingsError::Io { path: path.to_owned(), source })
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// A file with its old content or its new one, never half of it.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -169,7 +169,7 @@ fn a_switch_before_the_queued_reply_begins_is_not_lost() {
     // The engine's thread is kept busy by a load until the options are set.
     let (go, gate) = channel::<()>();
     let (send, loaded) = channel();
-    app.model_load(LoadModel { id: "starter".to_owned() }, move |event| {
+    app.model_load(LoadModel { id: "starter".to_owned(), anyway: false }, move |event| {
         if matches!(event, LoadEvent::Ready { .. }) {
             gate.recv().unwrap();
         }

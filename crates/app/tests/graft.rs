@@ -9,13 +9,13 @@ use foretoken_protocol::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-fn golden(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
-    folder.canonicalize().unwrap().to_string_lossy().into_owned()
-}
-
 fn open(dir: &Path) -> App {
-    let paths = Paths { data: dir.to_owned(), starter: None, hub_cache: dir.join("hub") };
+    let paths = Paths {
+        data: dir.to_owned(),
+        starter: None,
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    };
     App::open(paths).unwrap()
 }
 

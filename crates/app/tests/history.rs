@@ -211,6 +211,7 @@ fn a_newer_file_is_refused_and_left_as_it_is() {
         data: dir.path().to_owned(),
         starter: None,
         hub_cache: dir.path().join("hub"),
+        lm_studio: Vec::new(),
     };
     let refused = foretoken_app::App::open(paths).err().unwrap();
     assert!(refused.message.contains("newer version"), "{refused:?}");

@@ -141,8 +141,10 @@ fn a_new_model_stops_the_reply_of_the_old_one() {
     let id = new_chat(&app);
     let held = hold(&app, id, options(DraftMode::Auto, 400));
     let (send, loaded) = channel();
-    app.model_load(LoadModel { id: "starter".into() }, move |event| drop(send.send(event)))
-        .unwrap();
+    app.model_load(LoadModel { id: "starter".into(), anyway: false }, move |event| {
+        drop(send.send(event))
+    })
+    .unwrap();
     assert_eq!(finished(&held.finish()).0, FinishReason::Stopped);
     assert!(matches!(loaded.iter().last(), Some(LoadEvent::Ready { .. })));
 }
@@ -152,7 +154,7 @@ fn a_cancelled_load_keeps_the_model() {
     let (_guard, _dir, app) = ready();
     let (send, events) = channel();
     let cancel = app.clone();
-    app.model_load(LoadModel { id: "starter".into() }, move |event| {
+    app.model_load(LoadModel { id: "starter".into(), anyway: false }, move |event| {
         if matches!(event, LoadEvent::Progress { .. }) {
             cancel.model_cancel_load().unwrap();
         }

@@ -41,6 +41,9 @@ fn unusual() -> Settings {
         model_folders: vec!["models/ü".to_owned()],
         model_heads: [("acme/tiny".to_owned(), "heads/ü".to_owned())].into(),
         last_model: Some("acme/tiny".to_owned()),
+        hub_endpoint: Some("https://hub.example/mirror".to_owned()),
+        hub_proxy: Some("socks5://127.0.0.1:1080".to_owned()),
+        download_limit: Some(5_000_000),
         sidebar_open: false,
         live_panel_open: false,
     }
@@ -152,7 +155,13 @@ fn a_reader_never_sees_half_a_file() {
 }
 
 fn app(dir: &Path) -> App {
-    App::open(Paths { data: dir.to_owned(), starter: None, hub_cache: dir.join("hub") }).unwrap()
+    App::open(Paths {
+        data: dir.to_owned(),
+        starter: None,
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    })
+    .unwrap()
 }
 
 #[test]

@@ -38,6 +38,7 @@ pub enum Command {
     },
     /// Say what a model is: family, quantisation, head, memory.
     Inspect {
+        /// `starter`, a folder, `owner/name` on this disk, or `hf:owner/name` on the hub, of which nothing is downloaded.
         model: String,
         #[arg(long, value_name = "MODEL", help = HEAD)]
         head: Option<String>,
@@ -88,11 +89,45 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// List the models on this machine.
+    /// List the models on this machine, and downloads that have not ended.
     List {
         #[arg(long)]
         json: bool,
     },
+    /// Download a model, and its MTP head from where that is.
+    Pull(PullArgs),
+    /// Compare a model's files with the hub's.
+    Check {
+        model: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a downloaded model, or take a folder off the list.
+    Rm {
+        model: String,
+        /// Without a question.
+        #[arg(long)]
+        yes: bool,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(ClapArgs)]
+pub struct PullArgs {
+    /// `owner/name`, `owner/name@revision` or the address of its page; with --head-only also a model on this disk.
+    pub repository: String,
+    /// Only the MTP head, by the ranges of its tensors, put on the model that lacks it.
+    #[arg(long)]
+    pub head_only: bool,
+    /// Branch, tag or commit.
+    #[arg(long)]
+    pub revision: Option<String>,
+    /// Folder or `owner/name` of the model that gets the head.
+    #[arg(long = "for", value_name = "MODEL", requires = "head_only")]
+    pub model: Option<String>,
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]
@@ -140,6 +175,9 @@ pub struct ChatArgs {
     /// Activations as f32 in place of int8: the numbers other implementations have, slower.
     #[arg(long)]
     pub exact: bool,
+    /// Load the model although it does not seem to fit.
+    #[arg(long)]
+    pub anyway: bool,
     #[arg(long)]
     pub json: bool,
 }

@@ -1,7 +1,8 @@
 use crate::args::{Args, Command, ConvertArgs, activations};
-use crate::{chat, output};
-use foretoken_app::{App, LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
+use crate::{chat, models, output};
+use foretoken_app::{LoadedCheckpoint, ModelPlace, Paths, bench, checkpoints, error};
 use foretoken_protocol::{ErrorCode, InspectReport, NormConvention, WireError};
+use std::process::ExitCode;
 
 /// A model named on the command line. Under the name the library has for it, it brings the head the library has for it,
 /// as in the window.
@@ -23,9 +24,12 @@ fn open(id: &str, head: Option<&str>, int8: bool) -> Result<LoadedCheckpoint, Wi
     opened.ok_or_else(|| error(ErrorCode::Internal, "The model was not loaded. Try again."))
 }
 
-pub fn run(args: Args) -> Result<(), WireError> {
+pub fn run(args: Args) -> Result<ExitCode, WireError> {
     match args.command {
-        Command::Chat(args) => chat::run(&args, place(&args.model, args.head.as_deref())?),
+        Command::Chat(args) => {
+            let at = place(&args.model, args.head.as_deref())?;
+            chat::run(&args, ModelPlace { anyway: args.anyway, ..at }).map(|()| ExitCode::SUCCESS)
+        }
         Command::Logits { model, head, ids, out, int8, json } => {
             let ids: Vec<u32> = chat::read_json(&ids, "a JSON list of token ids")?;
             let at = place(&model, head.as_deref())?;
@@ -40,9 +44,14 @@ pub fn run(args: Args) -> Result<(), WireError> {
             } else {
                 shapes.iter().for_each(|(name, dims)| output::line(&format!("{name} {dims:?}")));
             }
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
         Command::Inspect { model, head, context, load, json } => {
+            if model.starts_with("hf:") {
+                refuse_for_the_hub(head.as_deref(), load)?;
+                models::inspect_remote(&model, context, json)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let at = place(&model, head.as_deref())?;
             let head = at.head.as_deref();
             let report = checkpoints::inspect_folder(&at.folder, head, context, load)?;
@@ -51,9 +60,9 @@ pub fn run(args: Args) -> Result<(), WireError> {
             } else {
                 print_report(&report)
             }
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
-        Command::Convert(args) => convert(&args),
+        Command::Convert(args) => convert(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, exact, json } => {
             let loaded = open(&model, head.as_deref(), !exact)?;
             let plan = bench::BenchPlan {
@@ -66,7 +75,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
                 .map_err(|e| foretoken_app::from_engine(&e))?;
             if json {
                 output::json(&report);
-                return Ok(());
+                return Ok(ExitCode::SUCCESS);
             }
             output::line(&format!(
                 "{} on {}, {} tokens, medians of {} repetitions",
@@ -101,7 +110,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
                     report.threads
                 ));
             }
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
         Command::Exact { model, head, prompts, max_tokens, int8, json } => {
             let loaded = open(&model, head.as_deref(), int8)?;
@@ -127,7 +136,7 @@ pub fn run(args: Args) -> Result<(), WireError> {
                 output::line(&format!("tokens per cycle by depth: {}", per_cycle.join(" ")));
             }
             if same {
-                Ok(())
+                Ok(ExitCode::SUCCESS)
             } else {
                 Err(error(
                     ErrorCode::Internal,
@@ -135,26 +144,22 @@ pub fn run(args: Args) -> Result<(), WireError> {
                 ))
             }
         }
-        Command::List { json } => {
-            let app = App::open(Paths::find(None))?;
-            let models = app.models_list()?;
-            for model in &models {
-                let problem =
-                    model.problem.as_deref().map_or(String::new(), |p| format!("  ({p})"));
-                if json {
-                    output::json(model)
-                } else {
-                    output::line(&format!(
-                        "{}  {:.2} GB{problem}",
-                        model.id,
-                        model.bytes as f64 / 1e9
-                    ))
-                }
-            }
-            app.shutdown();
-            Ok(())
+        Command::List { json } => models::list(json).map(|()| ExitCode::SUCCESS),
+        Command::Pull(args) => models::pull(&args),
+        Command::Check { model, json } => models::check(&model, json),
+        Command::Rm { model, yes, json } => {
+            models::remove(&model, yes, json).map(|()| ExitCode::SUCCESS)
         }
     }
+}
+
+/// What is only asked of a model on this disk.
+fn refuse_for_the_hub(head: Option<&str>, load: bool) -> Result<(), WireError> {
+    if head.is_none() && !load {
+        return Ok(());
+    }
+    let message = "A model of the hub is looked at without its weights: --head and --load need one on this disk. Leave them out, or pull it first.";
+    Err(error(ErrorCode::InvalidOption, message))
 }
 
 fn convert(args: &ConvertArgs) -> Result<(), WireError> {

@@ -1,11 +1,12 @@
 //! `foretoken`: the command line over `foretoken-app`.
 //!
 //! With `--json` stdout holds one object a line, the result last; logs go to stderr. A failure exits with 1 (wrong usage: 2) and
-//! one line `{"code":..,"message":..,"detail":..}` on stderr.
+//! one line `{"code":..,"message":..,"detail":..}` on stderr; an interrupted download exits with 130.
 
 mod args;
 mod chat;
 mod commands;
+mod models;
 mod output;
 
 use clap::Parser;
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
         Err(e) => return output::usage(&e),
     };
     match commands::run(args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(e) => output::failure(&e),
     }
 }

@@ -33,6 +33,29 @@ pub const COMMANDS: &[Command] = &[
     stream("model_load", "LoadModel", "LoadEvent"),
     call("model_cancel_load", "null", "null"),
     call("model_unload", "null", "null"),
+    // The catalogue, this machine and the downloads there are.
+    call("library_shelf", "null", "Shelf"),
+    // Reads configuration, index and headers of a repository; fetches nothing else.
+    call("hub_inspect", "HubName", "HubModel"),
+    // Where the head of a model on this disk could come from.
+    call("model_find_head", "ModelRef", "HubHead"),
+    call("model_fit", "FitRequest", "Fit"),
+    call("download_start", "StartDownload", "ModelDownload"),
+    call("download_pause", "DownloadRef", "null"),
+    call("download_resume", "DownloadRef", "null"),
+    // Keeps the bytes, and takes it off the list.
+    call("download_cancel", "DownloadRef", "null"),
+    // Takes it off the list and deletes the bytes; answers how many.
+    call("download_discard", "DownloadRef", "number"),
+    stream("downloads_watch", "null", "DownloadEvent"),
+    // Hashes a model's files beside the hub's list.
+    stream("model_check", "ModelRef", "CheckEvent"),
+    call("model_cancel_check", "null", "null"),
+    call("model_delete_plan", "ModelRef", "DeletePlan"),
+    // Deletes a download of the hub cache; takes a person's folder off the list.
+    call("model_delete", "ModelRef", "ModelEntry[]"),
+    call("token_state", "null", "TokenState"),
+    call("token_set", "SetToken", "TokenState"),
     call("chats_list", "null", "ChatSummary[]"),
     call("chat_create", "null", "ChatSummary"),
     call("chat_open", "ChatRef", "Chat"),

@@ -29,6 +29,20 @@ pub enum ErrorCode {
     OutOfMemory,
     /// Reading or writing the disk failed.
     Disk,
+    /// Too little free space for what was asked.
+    DiskFull,
+    /// The hub cannot be reached.
+    Offline,
+    /// The model's terms have to be accepted on its page first.
+    Gated,
+    /// The repository is private or not there, or the token may not read it: a token may help.
+    TokenNeeded,
+    /// The hub does not know the token any more.
+    TokenStale,
+    /// The hub asks for fewer requests.
+    RateLimited,
+    /// The hub or something before it answered what it should not.
+    Hub,
     /// A defect of ours; the detail belongs in a report.
     Internal,
 }

@@ -11,6 +11,7 @@ mod bindings;
 mod chat;
 mod commands;
 mod error;
+mod library;
 mod model;
 mod options;
 mod settings;
@@ -22,6 +23,11 @@ pub use chat::{
 };
 pub use commands::{COMMANDS, Command};
 pub use error::{ErrorCode, WireError};
+pub use library::{
+    CheckEvent, CheckReport, DeletePlan, DownloadEvent, DownloadRef, DownloadState, Fit,
+    FitRequest, HubHead, HubModel, HubName, Machine, ModelDownload, ModelOffer, ModelRef,
+    OfferedHead, SetToken, Shelf, StartDownload, TokenPlace, TokenState,
+};
 pub use model::{
     AddFolder, HeadInfo, InspectReport, LoadEvent, LoadMeasure, LoadModel, LoadedModel, MemoryUse,
     ModelEntry, ModelSource, ModuleQuant, NormConvention, NormStorage, SetModelHead,

@@ -10,6 +10,8 @@ pub enum ModelSource {
     Folder,
     /// Found in the hub cache.
     HubCache,
+    /// Found where LM Studio keeps its models.
+    LmStudio,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,10 @@ pub struct ModelEntry {
     pub problem: Option<String>,
     /// Whether its own files hold an MTP head, by the names of their tensors; `None` = they could not be read.
     pub own_head: Option<bool>,
+    /// Its folder is on a volume that is not there now; it is remembered.
+    pub missing: bool,
+    /// `owner/name` it is known to come from.
+    pub repository: Option<String>,
     /// Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
     pub head: Option<String>,
 }
@@ -160,6 +166,9 @@ pub struct LoadedModel {
 #[serde(rename_all = "camelCase")]
 pub struct LoadModel {
     pub id: String,
+    /// Load it although it does not seem to fit.
+    #[serde(default)]
+    pub anyway: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,6 +25,13 @@ pub struct Settings {
     pub model_heads: BTreeMap<String, String>,
     /// Loaded at the next start; `None` = starter.
     pub last_model: Option<String>,
+    /// Address of the hub; `None` = the environment's, else the public one.
+    pub hub_endpoint: Option<String>,
+    /// Proxy of downloads; `None` = the environment's.
+    pub hub_proxy: Option<String>,
+    /// Most bytes per second all downloads take together; `None` = no limit.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub download_limit: Option<u64>,
     pub sidebar_open: bool,
     pub live_panel_open: bool,
 }
@@ -37,6 +44,9 @@ impl Default for Settings {
             model_folders: Vec::new(),
             model_heads: BTreeMap::new(),
             last_model: None,
+            hub_endpoint: None,
+            hub_proxy: None,
+            download_limit: None,
             sidebar_open: true,
             live_panel_open: true,
         }

@@ -1,6 +1,6 @@
 // Made from crates/protocol by `./dev bindings`. Do not edit.
 
-export type ErrorCode = "not_found" | "corrupt" | "missing_tensor" | "shape_mismatch" | "unsupported" | "template" | "context_full" | "invalid_option" | "no_model" | "busy" | "out_of_memory" | "disk" | "internal";
+export type ErrorCode = "not_found" | "corrupt" | "missing_tensor" | "shape_mismatch" | "unsupported" | "template" | "context_full" | "invalid_option" | "no_model" | "busy" | "out_of_memory" | "disk" | "disk_full" | "offline" | "gated" | "token_needed" | "token_stale" | "rate_limited" | "hub" | "internal";
 
 export type WireError = { code: ErrorCode, message: string, detail: string, };
 
@@ -166,7 +166,7 @@ export type OpenLink = { url: string, };
 
 export type ChatEvent = { "kind": "accepted", user: Message | null, reply: Message, title: string, } | { "kind": "prefill", done: number, total: number, reused: number, } | { "kind": "step", text: string, thought: string, live: LiveStats, } | { "kind": "finished", reason: FinishReason, stats: ReplyStats, live: LiveStats | null, } | { "kind": "failed", error: WireError, };
 
-export type ModelSource = "starter" | "folder" | "hub_cache";
+export type ModelSource = "starter" | "folder" | "hub_cache" | "lm_studio";
 
 export type ModelEntry = { 
 /**
@@ -181,6 +181,14 @@ problem: string | null,
  * Whether its own files hold an MTP head, by the names of their tensors; `None` = they could not be read.
  */
 ownHead: boolean | null, 
+/**
+ * Its folder is on a volume that is not there now; it is remembered.
+ */
+missing: boolean, 
+/**
+ * `owner/name` it is known to come from.
+ */
+repository: string | null, 
 /**
  * Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
  */
@@ -254,7 +262,11 @@ thinks: boolean, loadMs: number,
  */
 device: string, };
 
-export type LoadModel = { id: string, };
+export type LoadModel = { id: string, 
+/**
+ * Load it although it does not seem to fit.
+ */
+anyway: boolean, };
 
 export type AddFolder = { folder: string, };
 
@@ -265,6 +277,184 @@ export type SetModelHead = { id: string,
 head: string | null, };
 
 export type LoadEvent = { "kind": "progress", done: number, total: number, what: string, } | { "kind": "ready", model: LoadedModel, } | { "kind": "cancelled" } | { "kind": "failed", error: WireError, };
+
+export type OfferedHead = { "kind": "included" } | { "kind": "elsewhere", repository: string, } | { "kind": "unknown" };
+
+export type ModelOffer = { id: string, title: string, family: string, 
+/**
+ * False: the engine has no loader for the family yet.
+ */
+supported: boolean, repository: string, revision: string | null, head: OfferedHead, 
+/**
+ * Download of the trunk; `None` = nobody has measured it.
+ */
+bytes: number | null, 
+/**
+ * What the head adds to it.
+ */
+headBytes: number | null, 
+/**
+ * Smallest machine it makes sense on, in GB of memory.
+ */
+memoryGb: number, licence: string | null, notes: string | null, 
+/**
+ * Names of fields that rest on one source or on arithmetic.
+ */
+unverified: Array<string>, 
+/**
+ * Id of the model on this disk that came of it.
+ */
+have: string | null, };
+
+export type Machine = { 
+/**
+ * Bytes of memory.
+ */
+memory: number, 
+/**
+ * Bytes a model may take now: free memory, on macOS at most the GPU's working-set limit.
+ */
+available: number, 
+/**
+ * Free bytes of the disk models are downloaded to.
+ */
+diskFree: number, };
+
+export type Shelf = { offers: Array<ModelOffer>, machine: Machine, downloads: Array<ModelDownload>, };
+
+export type TokenPlace = "none" | "keychain" | "memory" | "environment";
+
+export type TokenState = { place: TokenPlace, };
+
+export type SetToken = { token: string | null, };
+
+export type HubName = { text: string, };
+
+export type HubHead = { "kind": "here", bytes: number, } | { "kind": "elsewhere", repository: string, bytes: number, } | { "kind": "missing", sentence: string, };
+
+export type HubModel = { repository: string, revision: string, commit: string, 
+/**
+ * `model_type`.
+ */
+family: string, 
+/**
+ * Why the engine could not run it, as a sentence; `None` = it could.
+ */
+problem: string | null, layers: number | null, bits: number | null, 
+/**
+ * Bytes of the files a download fetches, the head elsewhere not counted.
+ */
+bytes: number, 
+/**
+ * Of these, bytes on the disk already.
+ */
+haveBytes: number, files: number, head: HubHead, fit: Fit, 
+/**
+ * Its id when it is on this disk, complete.
+ */
+have: string | null, };
+
+export type FitRequest = { 
+/**
+ * `ModelEntry::id`, or `HubModel::repository` of one inspected since the app began.
+ */
+id: string, 
+/**
+ * `None` = what the app would open it with.
+ */
+context: number | null, };
+
+export type Fit = { weights: number, 
+/**
+ * MTP head, as it will be stored.
+ */
+head: number, 
+/**
+ * KV of trunk and head at `context` tokens.
+ */
+kv: number, 
+/**
+ * Activations and working buffers.
+ */
+working: number, needed: number, machine: Machine, 
+/**
+ * Tokens judged at.
+ */
+context: number, 
+/**
+ * Most tokens the model takes.
+ */
+contextMax: number, 
+/**
+ * Most tokens that fit, 0 = the model does not fit at all.
+ */
+contextFits: number, fits: boolean, 
+/**
+ * The verdict with its numbers.
+ */
+sentence: string, };
+
+export type StartDownload = { 
+/**
+ * As in `HubName::text`.
+ */
+repository: string, 
+/**
+ * With `head_only`: the model on this disk (its id) that gets the head.
+ */
+forModel: string | null, 
+/**
+ * Only the MTP head, by the ranges of its tensors.
+ */
+headOnly: boolean, };
+
+export type DownloadRef = { id: string, };
+
+export type DownloadState = { "kind": "queued" } | { "kind": "preparing" } | { "kind": "running" } | { "kind": "waiting", error: WireError, retryMs: number | null, } | { "kind": "paused" } | { "kind": "verifying" } | { "kind": "attaching" } | { "kind": "done", model: string, } | { "kind": "failed", error: WireError, };
+
+export type ModelDownload = { id: string, repository: string, headOnly: boolean, forModel: string | null, state: DownloadState, 
+/**
+ * Bytes on the disk, those of earlier runs included.
+ */
+done: number, total: number, 
+/**
+ * Bytes per second, lately.
+ */
+speed: number, 
+/**
+ * `None` while nothing moves.
+ */
+remainingMs: number | null, filesReady: number, files: number, };
+
+export type DownloadEvent = { "kind": "changed", download: ModelDownload, } | { "kind": "gone", id: string, };
+
+export type ModelRef = { 
+/**
+ * `ModelEntry::id`.
+ */
+id: string, };
+
+export type DeletePlan = { id: string, folder: string, frees: number, 
+/**
+ * The folder belongs to the person: it is only taken off the list, and nothing is freed.
+ */
+onlyForgets: boolean, };
+
+export type CheckReport = { 
+/**
+ * The repository the files were compared with.
+ */
+repository: string, good: number, 
+/**
+ * Names of files whose bytes are not the hub's.
+ */
+damaged: Array<string>, 
+/**
+ * Names of files of the hub that are not here.
+ */
+missing: Array<string>, sentence: string, };
+
+export type CheckEvent = { "kind": "progress", done: number, total: number, file: string, } | { "kind": "finished", report: CheckReport, } | { "kind": "cancelled" } | { "kind": "failed", error: WireError, };
 
 export type Theme = "system" | "light" | "dark";
 
@@ -284,7 +474,19 @@ modelHeads: { [key in string]: string },
 /**
  * Loaded at the next start; `None` = starter.
  */
-lastModel: string | null, sidebarOpen: boolean, livePanelOpen: boolean, };
+lastModel: string | null, 
+/**
+ * Address of the hub; `None` = the environment's, else the public one.
+ */
+hubEndpoint: string | null, 
+/**
+ * Proxy of downloads; `None` = the environment's.
+ */
+hubProxy: string | null, 
+/**
+ * Most bytes per second all downloads take together; `None` = no limit.
+ */
+downloadLimit: number | null, sidebarOpen: boolean, livePanelOpen: boolean, };
 
 export type Notice = { sentence: string, detail: string, };
 
@@ -309,6 +511,22 @@ export interface Commands {
   model_load: { req: LoadModel; res: null; event: LoadEvent };
   model_cancel_load: { req: null; res: null; event: never };
   model_unload: { req: null; res: null; event: never };
+  library_shelf: { req: null; res: Shelf; event: never };
+  hub_inspect: { req: HubName; res: HubModel; event: never };
+  model_find_head: { req: ModelRef; res: HubHead; event: never };
+  model_fit: { req: FitRequest; res: Fit; event: never };
+  download_start: { req: StartDownload; res: ModelDownload; event: never };
+  download_pause: { req: DownloadRef; res: null; event: never };
+  download_resume: { req: DownloadRef; res: null; event: never };
+  download_cancel: { req: DownloadRef; res: null; event: never };
+  download_discard: { req: DownloadRef; res: number; event: never };
+  downloads_watch: { req: null; res: null; event: DownloadEvent };
+  model_check: { req: ModelRef; res: null; event: CheckEvent };
+  model_cancel_check: { req: null; res: null; event: never };
+  model_delete_plan: { req: ModelRef; res: DeletePlan; event: never };
+  model_delete: { req: ModelRef; res: ModelEntry[]; event: never };
+  token_state: { req: null; res: TokenState; event: never };
+  token_set: { req: SetToken; res: TokenState; event: never };
   chats_list: { req: null; res: ChatSummary[]; event: never };
   chat_create: { req: null; res: ChatSummary; event: never };
   chat_open: { req: ChatRef; res: Chat; event: never };

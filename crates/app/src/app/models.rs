@@ -2,35 +2,58 @@
 
 use super::{Answer, App, lock};
 use crate::error::from_library;
-use crate::{check_head, place};
+use crate::{ModelPlace, check_head, from_engine, place};
+use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
-use foretoken_library::{Library, Source};
+use foretoken_library::{Entry, Library, Source};
 use foretoken_protocol::*;
+use std::path::PathBuf;
+
+/// Folders of models and heads that must stay as they are.
+#[derive(Default)]
+pub(super) struct InUse {
+    loaded: Vec<PathBuf>,
+    loading: Vec<Vec<PathBuf>>,
+}
+
+fn problem(entry: &Entry, e: &EngineError, folder: &str) -> String {
+    match e {
+        _ if entry.missing => format!(
+            "The folder {folder} is not there. Connect the drive it is on, or take it off the list."
+        ),
+        EngineError::FileMissing { .. } => {
+            "This folder holds no config.json. Choose the folder of a downloaded model.".to_owned()
+        }
+        e => from_engine(e).message,
+    }
+}
 
 impl App {
-    fn library(&self) -> Library {
+    pub(super) fn library(&self) -> Library {
         self.inner.paths.library(&lock(&self.inner.settings).model_folders)
     }
 
     pub fn models_list(&self) -> Answer<Vec<ModelEntry>> {
         let heads = lock(&self.inner.settings).model_heads.clone();
         let entries = self.library().list().into_iter().map(|entry| {
-            let is_model = entry.folder.join("config.json").is_file();
+            let folder = entry.folder.to_string_lossy().into_owned();
+            // Names only: a model can be of any size.
+            let own_head = has_head(&entry.folder);
             ModelEntry {
-                problem: (!is_model).then(|| {
-                    "This folder holds no config.json. Choose the folder of a downloaded model."
-                        .to_owned()
-                }),
-                own_head: is_model.then(|| has_head(&entry.folder).ok()).flatten(),
+                problem: own_head.as_ref().err().map(|e| problem(&entry, e, &folder)),
+                own_head: own_head.ok(),
                 head: heads.get(&entry.id).cloned(),
+                missing: entry.missing,
+                repository: entry.repository,
                 id: entry.id,
                 name: entry.name,
                 source: match entry.source {
                     Source::Starter => ModelSource::Starter,
                     Source::Folder => ModelSource::Folder,
                     Source::HubCache => ModelSource::HubCache,
+                    Source::LmStudio => ModelSource::LmStudio,
                 },
-                folder: entry.folder.to_string_lossy().into_owned(),
+                folder,
                 bytes: entry.bytes,
             }
         });
@@ -77,7 +100,7 @@ impl App {
     ) -> Answer<()> {
         let head = lock(&self.inner.settings).model_heads.get(&request.id).cloned();
         let place = match place(&self.library(), request.id, head.as_deref()) {
-            Ok(place) => place,
+            Ok(place) => ModelPlace { anyway: request.anyway, ..place },
             Err(error) => {
                 on(LoadEvent::Failed { error });
                 return Ok(());
@@ -85,7 +108,19 @@ impl App {
         };
         self.stop_reply(None);
         let app = self.clone();
-        self.inner.engine.load(place, move |event| {
+        let folders: Vec<PathBuf> =
+            [place.folder.clone()].into_iter().chain(place.head.clone()).collect();
+        lock(&self.inner.in_use).loading.push(folders.clone());
+        let queued = self.inner.engine.load(place, move |event| {
+            if !matches!(event, LoadEvent::Progress { .. }) {
+                let mut in_use = lock(&app.inner.in_use);
+                if let Some(i) = in_use.loading.iter().position(|loading| *loading == folders) {
+                    in_use.loading.remove(i);
+                }
+                if matches!(event, LoadEvent::Ready { .. }) {
+                    in_use.loaded = folders.clone();
+                }
+            }
             if let LoadEvent::Ready { model } = &event {
                 // Remembering the model is not worth failing its load for.
                 if let Err(e) = app.change_settings(|s| s.last_model = Some(model.id.clone())) {
@@ -93,12 +128,20 @@ impl App {
                 }
             }
             on(event);
-        })
+        });
+        queued.inspect_err(|_| lock(&self.inner.in_use).loading.clear())
     }
 
     pub fn model_cancel_load(&self) -> Answer<()> {
         self.inner.engine.cancel_load();
         Ok(())
+    }
+
+    /// Folders that hold what is in memory, or is being put there.
+    pub(super) fn folders_in_use(&self) -> Vec<PathBuf> {
+        let in_use = lock(&self.inner.in_use);
+        let loaded = in_use.loaded.iter().filter(|_| self.inner.engine.model().is_some());
+        loaded.chain(in_use.loading.iter().flatten()).cloned().collect()
     }
 
     pub fn model_unload(&self) -> Answer<()> {

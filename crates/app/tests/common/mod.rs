@@ -1,6 +1,8 @@
 //! An app with the starter model, and its streams as lists.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod hub;
+
 use foretoken_app::{App, Paths};
 use foretoken_protocol::*;
 use std::path::{Path, PathBuf};
@@ -23,14 +25,27 @@ pub fn starter() -> PathBuf {
     dir.canonicalize().unwrap()
 }
 
+pub fn golden(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+    folder.canonicalize().unwrap().to_string_lossy().into_owned()
+}
+
 pub fn open(dir: &Path) -> App {
-    App::open(Paths { data: dir.to_owned(), starter: Some(starter()), hub_cache: dir.join("hub") })
-        .unwrap()
+    App::open(Paths {
+        data: dir.to_owned(),
+        starter: Some(starter()),
+        hub_cache: dir.join("hub"),
+        lm_studio: Vec::new(),
+    })
+    .unwrap()
 }
 
 pub fn load(app: &App, id: &str) -> Vec<LoadEvent> {
     let (send, events) = channel();
-    app.model_load(LoadModel { id: id.to_owned() }, move |event| drop(send.send(event))).unwrap();
+    app.model_load(LoadModel { id: id.to_owned(), anyway: false }, move |event| {
+        drop(send.send(event))
+    })
+    .unwrap();
     events.iter().collect()
 }
 

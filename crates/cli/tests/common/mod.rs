@@ -121,6 +121,11 @@ impl Place {
             .env("HF_HUB_CACHE", self.path("hub"))
             .env("FORETOKEN_STARTER", starter())
             .env_remove("FORETOKEN_LOG")
+            // The person's own hub and keychain are not a test's matter.
+            .env_remove("HF_ENDPOINT")
+            .env_remove("HF_TOKEN")
+            .env_remove("XDG_RUNTIME_DIR")
+            .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nonexistent")
             .env_remove("FORETOKEN_METAL")
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())

@@ -16,7 +16,7 @@ pub(crate) use self::layout::Layout;
 pub use self::layout::{NormConvention, norm_conventions};
 use crate::cache::Cache;
 use crate::nn::{LevelParts, TrunkParts};
-use crate::weights::{Checkpoint, Weights};
+use crate::weights::{Checkpoint, QuantTable, Weights};
 use crate::{EngineError, Result};
 use candle_core::Tensor;
 pub use foretoken_kernels::Activations;
@@ -228,9 +228,18 @@ pub fn has_head(folder: &Path) -> Result<bool> {
     Ok(checkpoint.names().any(|name| name.ends_with(HEAD_MARK)))
 }
 
+/// Whether a configuration names a family and a storage of weights that can be loaded; what else is wrong only loading tells.
+pub fn check_config(config: &serde_json::Value) -> Result<()> {
+    family_of(config)?;
+    QuantTable::from_config(config).map(drop)
+}
+
 fn family(checkpoint: &Checkpoint) -> Result<&'static (&'static str, Load, Layout)> {
-    let model_type =
-        checkpoint.config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
+    family_of(&checkpoint.config)
+}
+
+fn family_of(config: &serde_json::Value) -> Result<&'static (&'static str, Load, Layout)> {
+    let model_type = config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or("");
     let family = FAMILIES.iter().find(|(name, ..)| *name == model_type);
     family.ok_or_else(|| EngineError::UnsupportedModel { model_type: model_type.to_owned() })
 }

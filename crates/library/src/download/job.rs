@@ -198,17 +198,23 @@ impl Job {
     }
 }
 
-/// Refuses what does not fit. Nothing is known about a folder that is not there yet but what its parents know.
+/// Refuses what does not fit.
 pub(crate) fn need_disk(folder: &Path, left: u64, also: u64) -> Result<(), DownloadError> {
-    let io = |e| DownloadError::io(folder, e);
-    let there: PathBuf =
-        folder.ancestors().find(|f| f.is_dir()).unwrap_or(Path::new(".")).to_owned();
-    let free = fs4::available_space(&there).map_err(io)?;
+    let (there, free) = free_space(folder)?;
     let need = left.saturating_add(also);
     if left > 0 && need > free {
         return Err(DownloadError::NotEnoughDisk { folder: there, need, free });
     }
     Ok(())
+}
+
+/// Free bytes where `folder` is or will be, and the folder that was asked: nothing is known about one that is not there
+/// yet but what its parents know.
+pub fn free_space(folder: &Path) -> Result<(PathBuf, u64), DownloadError> {
+    let there: PathBuf =
+        folder.ancestors().find(|f| f.is_dir()).unwrap_or(Path::new(".")).to_owned();
+    let free = fs4::available_space(&there).map_err(|e| DownloadError::io(folder, e))?;
+    Ok((there, free))
 }
 
 /// Disk work off the threads that serve the lines.

@@ -1,6 +1,6 @@
 //! Downloads: into the hub cache, several files at a time, resumed from the byte, verified before they get their name.
 //!
-//! Entry points: [`Download::start`], [`pending`], [`check()`], [`discard`], [`delete`].
+//! Entry points: [`Download::start`], [`pending`], [`check()`], [`forget`], [`discard`], [`delete`].
 //! Does not: delete what it did not prove wrong, keep a token, judge whether a model is of use.
 
 mod check;
@@ -15,13 +15,14 @@ mod progress;
 
 use crate::hub::{Hub, Listing, Retry};
 pub use check::{FileCheck, check, drop_damaged};
-pub use delete::{delete, discard};
+pub use delete::{delete, discard, forget, size};
 pub use error::DownloadError;
 pub(crate) use fetch::{Line, Sink};
+pub use job::free_space;
 pub(crate) use job::{blocking, need_disk};
 pub(crate) use limit::Limiter;
 pub(crate) use partial::Partial;
-pub use place::{Pending, pending};
+pub use place::{Pending, bytes_here, pending};
 pub(crate) use place::{try_lock, write_whole};
 pub(crate) use progress::Reporter;
 pub use progress::{Event, FileState, Progress};

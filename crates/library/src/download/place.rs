@@ -153,7 +153,7 @@ impl Place {
     }
 
     /// `None` for what is not there or cannot be what this program wrote.
-    fn pending(&self) -> Option<Pending> {
+    pub fn pending(&self) -> Option<Pending> {
         let text = std::fs::read(self.root.join(PENDING)).ok()?;
         let file: PendingFile = serde_json::from_slice(&text).ok()?;
         let sound = |file: &RemoteFile| check_path(&file.path).is_ok() && file.id.is_valid();
@@ -180,6 +180,12 @@ pub fn pending(cache: &Path) -> Vec<Pending> {
         .collect();
     out.sort_by(|a, b| a.listing.repo.cmp(&b.listing.repo));
     out
+}
+
+/// Bytes of a listing's files that are on the disk, those of incomplete files included.
+pub fn bytes_here(cache: &Path, listing: &Listing) -> u64 {
+    let place = Place::new(cache, &listing.repo);
+    listing.files.iter().map(|file| place.bytes_of(file, &listing.commit)).sum()
 }
 
 pub(crate) fn try_lock(path: &Path) -> Result<Option<File>, DownloadError> {

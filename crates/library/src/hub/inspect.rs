@@ -61,6 +61,12 @@ impl Hub {
         self.wait_for(async move { hub.inspect_now(hub.list_now(&repo).await?).await })
     }
 
+    /// A small file of a listing in memory, verified.
+    pub fn read_small(&self, listing: &Listing, path: &str) -> Result<Vec<u8>, HubError> {
+        let (hub, listing, path) = (self.clone(), listing.clone(), path.to_owned());
+        self.wait_for(async move { hub.small_file(&listing, &path).await })
+    }
+
     pub(crate) async fn inspect_now(&self, listing: Listing) -> Result<RemoteModel, HubError> {
         let config_text = self.small_file(&listing, "config.json").await?;
         let config: Value = parse(&config_text, "config.json")?;
@@ -149,7 +155,7 @@ fn file<'a>(listing: &'a Listing, path: &str) -> Result<&'a RemoteFile, HubError
 }
 
 /// Whether a tensor belongs to an MTP head: it says so, or its layer comes after the trunk's last one.
-pub(crate) fn is_head(name: &str, n_layers: Option<u64>) -> bool {
+pub fn is_head(name: &str, n_layers: Option<u64>) -> bool {
     let inner = name.strip_prefix("language_model.").unwrap_or(name);
     let inner = inner.strip_prefix("model.").unwrap_or(inner);
     let inner = inner.strip_prefix("language_model.").unwrap_or(inner);

@@ -16,7 +16,7 @@ mod safetensors;
 pub use client::{Hub, HubOptions, Token};
 pub(crate) use error::Cure;
 pub use error::HubError;
-pub use inspect::{HeadPlace, RemoteModel};
+pub use inspect::{HeadPlace, RemoteModel, is_head};
 pub use listing::{ContentId, Listing, RemoteFile};
 pub(crate) use name::check_path;
 pub use name::{DEFAULT_ENDPOINT, RepoId, RepoRef};

@@ -40,7 +40,7 @@ impl Retry {
     };
 
     /// Wait before try number `failed + 1`; `None` = give up.
-    pub(crate) fn wait(&self, error: &HubError, failed: u32) -> Option<Duration> {
+    pub fn wait(&self, error: &HubError, failed: u32) -> Option<Duration> {
         let (limit, asked) = match error.cure() {
             Cure::None => return None,
             Cure::Line => (self.line, None),
