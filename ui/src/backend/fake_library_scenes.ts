@@ -81,7 +81,10 @@ export const LIBRARY_SCENES: Record<string, Scene> = {
   "library-unsupported": typed({ family: "gemma4", problem: "The family gemma4 is not supported yet: the engine has no loader for it." }),
   "library-unsupported-offer": models({ page: "gemma-mtp" }),
   "library-too-large": models({ page: "hy3-4bit" }),
-  "library-too-large-here": models({ page: STEP_MODEL.id }, (s) => (s.library.machine = TIGHT)),
+  "library-too-large-here": models({ page: STEP_MODEL.id }, (s) => {
+    s.model = STARTER_MODEL;
+    s.library.machine = TIGHT;
+  }),
   "library-no-disk": models({ page: PAGE }, (s) => (s.library.machine = { ...s.library.machine, diskFree: 6 * GIB })),
   "library-small-machine": models({}, (s) => (s.library.machine = TIGHT)),
   "library-refused-load": models({ press: ["Unload", "Load"] }, (s) => {
@@ -100,7 +103,7 @@ export const LIBRARY_SCENES: Record<string, Scene> = {
     const damaged = ["model-00017-of-00046.safetensors"];
     s.library.check = { repository: STEP_MODEL.id, good: 44, damaged, missing: ["tokenizer.json"], sentence: "One file is damaged and one is missing. Download the model again: only these two are fetched." };
   }),
-  "library-delete": models({ page: STEP_MODEL.id, press: ["Delete…"] }),
+  "library-delete": models({ page: NO_HEAD_MODEL.id, press: ["Delete…"] }),
   "library-forget": models({ page: "/data/models/hy3-preview", press: ["Forget…"] }),
   "library-search": models({ find: "glm" }),
   "library-search-name": models({ find: "acme/Qwen3.6-27B-MTP-4bit" }),

@@ -115,7 +115,8 @@ export function hubModel(text: string, machine: Machine, part: Partial<HubModel>
   const bytes = offer?.bytes ?? HUB_MODEL.bytes;
   const headBytes = offer?.headBytes ?? 0.8 * GIB;
   const head: HubModel["head"] = offer?.head.kind === "elsewhere" ? { ...offer.head, bytes: headBytes } : { kind: "here", bytes: headBytes };
-  const known = { repository, family: offer?.family ?? HUB_MODEL.family, bytes, head, have: offer?.have ?? null };
+  const problem = offer && !offer.supported ? `The family ${offer.family} is not supported yet: the engine has no loader for it.` : null;
+  const known = { repository, problem, family: offer?.family ?? HUB_MODEL.family, bytes, head, have: offer?.have ?? null };
   return { ...HUB_MODEL, ...known, fit: fitOf(bytes, headBytes, 32768, machine), ...part };
 }
 

@@ -4,7 +4,7 @@ import { Files } from "./files.svelte";
 import { FitProbe, Verdicts } from "./fits.svelte";
 import type { Models } from "./models.svelte";
 import type { Problems } from "./problems.svelte";
-import { firstRealModel, memoryClasses, nameOf, repositoryOf, searchEntries, searchOffers } from "./shelf";
+import { fetchedFrom, firstRealModel, memoryClasses, nameOf, repositoryOf, searchEntries, searchOffers } from "./shelf";
 
 /** What a page is about. At least one of the three is known. */
 export interface Page {
@@ -52,8 +52,10 @@ export class Library {
   }
 
   classes = $derived(memoryClasses(this.offers));
-  foundOffers = $derived(searchOffers(this.offers, this.query, this.memoryClass));
-  foundEntries = $derived.by(() => searchEntries(this.#models.entries, this.query));
+  /** A pasted address finds what it names. */
+  #wanted = $derived(repositoryOf(this.query));
+  foundOffers = $derived(searchOffers(this.offers, this.#wanted, this.memoryClass));
+  foundEntries = $derived.by(() => searchEntries(this.#models.entries, this.#wanted));
   offer = $derived(this.offers.find((o) => o.id === this.page?.offerId) ?? null);
   /** It may have come to the disk while its page was open. */
   entry = $derived.by(() => {
@@ -78,10 +80,11 @@ export class Library {
   /** The lists again, as after a download. */
   async refreshAll(): Promise<void> {
     await Promise.all([this.refresh(), this.#models.refresh()]);
-    this.judge();
   }
 
+  /** Anew, because the list or the memory changed. */
   judge(): void {
+    if (this.probe.fit) void this.probe.ask();
     void this.verdicts.judge(this.#models.entries.filter((e) => e.problem === null && !e.missing).map((e) => e.id));
   }
 
@@ -134,6 +137,13 @@ export class Library {
     this.probe.open(null, null);
   }
 
+  /** The whole list from its begin, whatever was looked at or for. */
+  showAll(): void {
+    if (this.page) this.close();
+    this.cameFrom = null;
+    this.query = "";
+  }
+
   /** Asks the hub about the page's name. */
   async look(): Promise<void> {
     const name = this.page?.name;
@@ -157,6 +167,14 @@ export class Library {
   async download(name: string, have: string | null): Promise<void> {
     if (have !== null || this.#models.entries.some((e) => e.id === repositoryOf(name) && e.problem === null)) return;
     await this.#downloads.start({ repository: name, forModel: null, headOnly: false });
+  }
+
+  /** Fetches what is missing or damaged of a model that is here; what is good is not fetched again. */
+  async mend(entry: ModelEntry): Promise<void> {
+    const repository = fetchedFrom(entry);
+    if (repository === null) return;
+    this.files.dismissCheck();
+    await this.#downloads.start({ repository, forModel: null, headOnly: false });
   }
 
   /** Where the head of a model on the disk is, by the catalogue or by what was looked for. */

@@ -37,6 +37,11 @@ export function nameOf(offer: ModelOffer): string {
   return offer.revision === null ? offer.repository : `${offer.repository}@${offer.revision}`;
 }
 
+/** Where the files of a model on the disk were downloaded from; null = not by a download. */
+export function fetchedFrom(entry: ModelEntry): string | null {
+  return entry.source === "hub_cache" && !entry.missing ? entry.repository : null;
+}
+
 export function fitsMachine(offer: ModelOffer, machine: Machine): boolean {
   return machine.memory >= offer.memoryGb * GIB * KEPT_BACK;
 }
