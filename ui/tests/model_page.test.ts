@@ -30,6 +30,12 @@ test.each(states)("a download that is %o says what happens and has its buttons",
   expect(percent).toBeCloseTo(6.9 / 17.3, 3);
 });
 
+test("how far it is is not claimed before it is known", async () => {
+  await page(OFFER, (s) => (s.library.downloads = [download({ state: { kind: "preparing" }, done: 0, total: 0 })]));
+  const bar = within(await screen.findByTestId("download")).getByRole("progressbar", { name: "Downloaded" });
+  expect(bar.hasAttribute("value")).toBe(false);
+});
+
 test("what waits counts down by itself", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
   try {
