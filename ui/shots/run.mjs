@@ -27,7 +27,7 @@ const { values } = parseArgs({
   },
 });
 
-const scenes = readFileSync(new URL("../src/backend/fake_scenes.ts", import.meta.url), "utf8").split("export const SCENES")[1];
+const scenes = ["fake_scenes", "fake_library_scenes"].map((name) => readFileSync(new URL(`../src/backend/${name}.ts`, import.meta.url), "utf8").split(/export const [A-Z_]*SCENES/)[1]).join("\n");
 const all = [...scenes.matchAll(/^ {2}"?([a-z-]+)"?: /gm)].map((m) => m[1]);
 const sending = new Set([...scenes.matchAll(/^ {2}"?([a-z-]+)"?: (?:running|scene\(\{ send)/gm)].map((m) => m[1]));
 const states = values.state === "" ? all : values.state.split(",");

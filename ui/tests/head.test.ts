@@ -36,7 +36,7 @@ test("a head is chosen with the dialog for folders and shown by its name", async
   await fireEvent.click(button);
   const shown = await bare().findByText("GLM-4.7-Flash");
   expect(shown.parentElement!.title).toBe(CHOSEN);
-  expect(backend.calls.at(-1)).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: CHOSEN } });
+  expect(backend.calls.findLast((c) => c.cmd === "model_set_head")).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: CHOSEN } });
   expect(bare().queryByText(CHOOSE)).toBeNull();
   // The button that was pressed is gone: the next one has the focus.
   await waitFor(() => expect(document.activeElement).toBe(bare().getByText("Change…")));
@@ -50,7 +50,7 @@ test("a model on this computer can give its head", async () => {
   expect([...list.options].map((o) => o.text)).toEqual(["or from a model here", "Step 3.5 Flash"]);
   await fireEvent.change(list, { target: { value: STEP_MODEL.id } });
   expect(await bare().findByText(STEP_MODEL.id)).toBeTruthy();
-  expect(backend.calls.at(-1)).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: STEP_MODEL.id } });
+  expect(backend.calls.findLast((c) => c.cmd === "model_set_head")).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: STEP_MODEL.id } });
 });
 
 test("closing the dialog changes nothing", async () => {
@@ -86,7 +86,7 @@ test("a head is removed, or the model's own is used again", async () => {
   });
   await fireEvent.click(bare().getByText("Remove"));
   expect(await bare().findByText(CHOOSE)).toBeTruthy();
-  expect(backend.calls.at(-1)).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: null } });
+  expect(backend.calls.findLast((c) => c.cmd === "model_set_head")).toEqual({ cmd: "model_set_head", req: { id: NO_HEAD_MODEL.id, head: null } });
 });
 
 test("the model in memory is loaded again, with the fields closed meanwhile", async () => {

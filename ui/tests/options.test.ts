@@ -88,11 +88,11 @@ test("writes reach the engine in the order of the clicks", async () => {
 
 test("at the start the last model is loaded, else the starter", async () => {
   const last = await started((s) => (s.model = null));
-  expect(last.backend.calls.find((c) => c.cmd === "model_load")?.req).toEqual({ id: "stepfun-ai/Step-3.5-Flash" });
+  expect(last.backend.calls.find((c) => c.cmd === "model_load")?.req).toEqual({ id: "stepfun-ai/Step-3.5-Flash", anyway: false });
   const first = await started((s) => {
     s.model = null;
     s.settings.lastModel = null;
   });
-  expect(first.backend.calls.find((c) => c.cmd === "model_load")?.req).toEqual({ id: "starter" });
+  expect(first.backend.calls.find((c) => c.cmd === "model_load")?.req).toEqual({ id: "starter", anyway: false });
   expect(first.stores.models.loaded?.id).toBe("starter");
 });

@@ -1,6 +1,6 @@
 import { vi } from "vitest";
 import { FakeBackend, type FakeSetup } from "../src/backend/fake";
-import { plainSetup } from "../src/backend/fake_scenes";
+import { plainSetup } from "../src/backend/fake_setup";
 import type { ChatEvent, LiveStats, Message, ReplyStats } from "../src/backend";
 import { emptyLive, emptyReplyStats, STEP_MODEL } from "../src/backend/fake_texts";
 import { Stores } from "../src/state";

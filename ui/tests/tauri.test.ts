@@ -1,5 +1,5 @@
-import { clearMocks, mockIPC } from "@tauri-apps/api/mocks";
-import { afterEach, expect, test } from "vitest";
+import { clearMocks, mockIPC, mockWindows } from "@tauri-apps/api/mocks";
+import { afterEach, expect, test, vi } from "vitest";
 import { tauriBackend } from "../src/backend/tauri";
 import { Stores } from "../src/state";
 import { STEP_MODEL } from "../src/backend/fake_texts";
@@ -87,4 +87,59 @@ test("a whole reply through the door, its events after the promise", async () =>
   push(channel, 3, { kind: "finished", reason: "stop", stats: replyStats(), live: live() });
   await eventually(() => expect(stores.conversation.busy).toBe(false));
   expect(stores.conversation.entries.map((e) => e.message.text)).toEqual(["hi", "hello"]);
+});
+
+test("the Dock is given whole percents, and a desktop without it breaks nothing", async () => {
+  const seen: unknown[] = [];
+  mockIPC((cmd, args) => {
+    if (cmd !== "plugin:window|set_progress_bar") throw "not allowed by ACL";
+    seen.push((args as { value: unknown }).value);
+    if (seen.length > 1) throw "no such thing here";
+    return null;
+  });
+  mockWindows("main");
+  tauriBackend.progress(0.424);
+  tauriBackend.progress(null);
+  await eventually(() => expect(seen).toEqual([{ status: "normal", progress: 42 }, { status: "none" }]));
+});
+
+test("a notification is shown where it is allowed, and left out where it is not", async () => {
+  const shown: string[] = [];
+  let permission = "granted";
+  class Shown {
+    constructor(title: string, options: { body: string }) {
+      shown.push(`${title}: ${options.body}`);
+    }
+    static get permission() {
+      return permission;
+    }
+    static requestPermission = () => Promise.resolve(permission);
+  }
+  vi.stubGlobal("Notification", Shown);
+  mockIPC(() => {
+    throw "plugin notification not found";
+  });
+  tauriBackend.notify("Ready", "It is here.");
+  await eventually(() => expect(shown).toEqual(["Ready: It is here."]));
+  permission = "denied";
+  tauriBackend.notify("Ready", "Again.");
+  permission = "default";
+  tauriBackend.notify("Ready", "And again.");
+  await new Promise((done) => setTimeout(done, 10));
+  expect(shown).toHaveLength(1);
+  vi.unstubAllGlobals();
+});
+
+test("the streams of downloads and of checks have their channel", async () => {
+  const seen: [string, boolean][] = [];
+  mockIPC((cmd, args) => {
+    seen.push([cmd, "channel" in (args as object)]);
+    return null;
+  });
+  await tauriBackend.call("downloads_watch", null, () => {});
+  await tauriBackend.call("model_check", { id: "x" }, () => {});
+  expect(seen).toEqual([
+    ["downloads_watch", true],
+    ["model_check", true],
+  ]);
 });

@@ -1,4 +1,5 @@
 import type { Backend } from "./index";
+import { FakeLibrary, type LibraryCommand, type LibraryPart } from "./fake_library";
 import { FakeReply, type Clock, type ReplyPlan } from "./fake_reply";
 import { SCENES } from "./fake_scenes";
 import { NO_HEAD_MODEL, STARTER_MODEL, STEP_MODEL } from "./fake_texts";
@@ -12,15 +13,18 @@ export interface FakeSetup {
   chats: { summary: ChatSummary; messages: Message[] }[];
   entries: ModelEntry[];
   load: "succeeds" | "stays" | "fails" | "cancelled";
+  /** What a load is answered with unless it is wanted anyway; null = it is tried. */
+  loadRefusal: WireError | null;
   /** What choosing a head is answered with; null = it is taken. */
   headRefusal: WireError | null;
+  library: LibraryPart;
   reply: ReplyPlan;
   platform: string;
   clock: Clock;
 }
 
-type Handlers = {
-  [K in keyof Commands]: (
+export type Handlers<Some extends keyof Commands> = {
+  [K in Some]: (
     req: Commands[K]["req"],
     onEvent: (event: Commands[K]["event"]) => void,
   ) => Promise<Commands[K]["res"]> | Commands[K]["res"];
@@ -44,19 +48,24 @@ export class FakeBackend implements Backend {
   readonly calls: { cmd: string; req: unknown }[] = [];
   /** The next call of this command is rejected. */
   refuseNext = new Map<keyof Commands, WireError>();
+  /** What the Dock and the system's notifications were told, for tests. */
+  readonly progressShown: (number | null)[] = [];
+  readonly notified: { title: string; body: string }[] = [];
+  readonly library: FakeLibrary;
   readonly #setup: FakeSetup;
   #settings: Settings;
   #model: LoadedModel | null;
   #running: { chatId: number; reply: FakeReply } | null = null;
   #cancelLoad = false;
   #nextId = 1_000_000;
-  #handlers: Handlers;
+  #handlers: Handlers<keyof Commands>;
 
   constructor(setup: FakeSetup) {
     this.#setup = setup;
     this.#settings = setup.settings;
     this.#model = setup.model;
-    this.#handlers = this.#makeHandlers();
+    this.library = new FakeLibrary(setup);
+    this.#handlers = { ...this.library.handlers(), ...this.#makeHandlers() };
   }
 
   async call<K extends keyof Commands>(
@@ -75,7 +84,15 @@ export class FakeBackend implements Backend {
     return structuredClone(await this.#handlers[cmd](req, (event) => onEvent(structuredClone(event))));
   }
 
-  #makeHandlers(): Handlers {
+  progress(fraction: number | null): void {
+    this.progressShown.push(fraction);
+  }
+
+  notify(title: string, body: string): void {
+    this.notified.push({ title, body });
+  }
+
+  #makeHandlers(): Handlers<Exclude<keyof Commands, LibraryCommand>> {
     const s = this.#setup;
     return {
       app_info: () => ({ version: "0.1.0", platform: s.platform, settings: this.#settings, notices: s.notices, model: this.#model }),
@@ -83,7 +100,7 @@ export class FakeBackend implements Backend {
       models_list: () => s.entries,
       model_add_folder: ({ folder }) => {
         const name = folder.split("/").pop() ?? folder;
-        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null, ownHead: true, head: null }];
+        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null, ownHead: true, missing: false, repository: null, head: null }];
         return s.entries;
       },
       model_choose_folder: () => ({ folder: "/data/models/GLM-4.7-Flash" }),
@@ -91,7 +108,10 @@ export class FakeBackend implements Backend {
         if (head !== null && s.headRefusal) throw s.headRefusal;
         return (s.entries = s.entries.map((e) => (e.id === id ? { ...e, head } : e)));
       },
-      model_load: ({ id }, onEvent) => this.#load(id, onEvent),
+      model_load: ({ id, anyway }, onEvent) => {
+        if (s.loadRefusal && !anyway) throw s.loadRefusal;
+        return this.#load(id, onEvent);
+      },
       model_cancel_load: () => {
         this.#cancelLoad = true;
         return null;

@@ -1,78 +1,10 @@
+import { LIBRARY_SCENES } from "./fake_library_scenes";
 import type { FakeSetup } from "./fake";
-import { ANSWER, ENTRIES, exchange, firstChats, NO_HEAD_MODEL, QUESTION, STARTER_MODEL, STEP_MODEL, THOUGHT, TOOL_CALL } from "./fake_texts";
-import type { DraftMode, Message, Notice, Settings } from "./types.gen";
-
-/** What the window does by itself, so that a state can be looked at without hands. */
-export interface Act {
-  open?: number;
-  send?: string;
-  type?: string;
-  search?: string;
-  stopAfterMs?: number;
-  view?: "models" | "settings";
-}
-
-export interface Scene {
-  setup: () => FakeSetup;
-  act: Act;
-}
+import { scene, type Scene } from "./fake_setup";
+import { ANSWER, exchange, NO_HEAD_MODEL, QUESTION, STARTER_MODEL, TOOL_CALL } from "./fake_texts";
+import type { DraftMode, Message, Notice } from "./types.gen";
 
 const LONG_CHAT_EXCHANGES = 400;
-
-const realClock = { wait: (ms: number) => new Promise<void>((done) => setTimeout(done, ms)) };
-
-const SETTINGS: Settings = {
-  theme: "system",
-  options: {
-    draft: { kind: "auto" },
-    rule: "residual",
-    sampling: { temperature: null, topP: null, topK: null, minP: null, repetitionPenalty: null, presencePenalty: null, frequencyPenalty: null, seed: null },
-    maxTokens: null,
-    systemPrompt: null,
-  },
-  modelFolders: ["/data/models"],
-  modelHeads: {},
-  lastModel: STEP_MODEL.id,
-  sidebarOpen: true,
-  livePanelOpen: true,
-};
-
-export function plainSetup(): FakeSetup {
-  return {
-    model: STEP_MODEL,
-    settings: structuredClone(SETTINGS),
-    notices: [],
-    chats: firstChats(Date.now()),
-    entries: structuredClone(ENTRIES),
-    load: "succeeds",
-    headRefusal: null,
-    reply: {
-      answer: ANSWER,
-      thought: THOUGHT,
-      promptTokens: 412,
-      reusedTokens: 380,
-      holdPrefillAt: null,
-      holdAtCycle: null,
-      failAtCycle: null,
-      error: null,
-      contextBefore: 3600,
-      drafting: "pays",
-    },
-    platform: "linux",
-    clock: realClock,
-  };
-}
-
-function scene(act: Act, change: (setup: FakeSetup) => void = () => {}): Scene {
-  return {
-    act,
-    setup: () => {
-      const setup = plainSetup();
-      change(setup);
-      return setup;
-    },
-  };
-}
 
 function running(draft: DraftMode, change: (setup: FakeSetup) => void = () => {}): Scene {
   return scene({ send: QUESTION }, (s) => {
@@ -169,4 +101,5 @@ export const SCENES: Record<string, Scene> = {
     s.headRefusal = { code: "not_found", message: "There is no MTP head in /data/models/GLM-4.7-Flash. Choose a folder with one, or use the model without.", detail: "no tensor ends with eh_proj.weight" };
   }),
   settings: scene({ view: "settings" }),
+  ...LIBRARY_SCENES,
 };

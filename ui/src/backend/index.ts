@@ -6,13 +6,18 @@ export type * from "./types.gen";
 export interface Backend {
   /**
    * The promise of a streaming call may resolve before its stream ends: the last event tells the end,
-   * `finished`/`failed` of a reply and `ready`/`cancelled`/`failed` of a load.
+   * `finished`/`failed` of a reply `ready`/`cancelled`/`failed` of a load,
+   * `finished`/`cancelled`/`failed` of a check. `downloads_watch` ends with the window.
    */
   call<K extends keyof Commands>(
     cmd: K,
     req: Commands[K]["req"],
     onEvent?: (event: Commands[K]["event"]) => void,
   ): Promise<Commands[K]["res"]>;
+  /** What the Dock or the taskbar shows of downloads, 0 to 1; null = nothing. Where the platform has no such place, nothing happens. */
+  progress(fraction: number | null): void;
+  /** A notification of the system. One that is not allowed is left out: the window says the same. */
+  notify(title: string, body: string): void;
 }
 
 /** Anything that was thrown, as the error the window can show. */

@@ -10,7 +10,7 @@ export class Models {
   loaded = $state.raw<LoadedModel | null>(null);
   loading = $state.raw<Loading | null>(null);
   /** Why the last load failed; the id can be tried again. */
-  failed = $state.raw<{ id: string; error: WireError } | null>(null);
+  failed = $state.raw<{ id: string; error: WireError; anyway: boolean } | null>(null);
   entries = $state.raw<ModelEntry[]>([]);
   listed = $state(false);
   /** The model whose head is being changed. */
@@ -36,21 +36,22 @@ export class Models {
     return id === STARTER ? "the starter model" : (id.split("/").pop() ?? id);
   }
 
-  async load(id: string): Promise<void> {
+  /** `anyway`: although it does not seem to fit. */
+  async load(id: string, anyway = false): Promise<void> {
     const attempt = ++this.#attempt;
     this.failed = null;
     this.loaded = null;
     this.loading = { id, done: 0, total: 0, what: "", cancelling: false };
     try {
-      await this.#backend.call("model_load", { id }, (event) => {
-        if (attempt === this.#attempt && this.loading) this.#take(id, event);
+      await this.#backend.call("model_load", { id, anyway }, (event) => {
+        if (attempt === this.#attempt && this.loading) this.#take(id, anyway, event);
       });
     } catch (thrown) {
-      if (attempt === this.#attempt && this.loading) this.#take(id, { kind: "failed", error: toWireError(thrown) });
+      if (attempt === this.#attempt && this.loading) this.#take(id, anyway, { kind: "failed", error: toWireError(thrown) });
     }
   }
 
-  #take(id: string, event: LoadEvent): void {
+  #take(id: string, anyway: boolean, event: LoadEvent): void {
     switch (event.kind) {
       case "progress":
         this.loading = { id, done: event.done, total: event.total, what: event.what, cancelling: this.loading?.cancelling ?? false };
@@ -62,7 +63,7 @@ export class Models {
         this.onSettled(true);
         return;
       case "failed":
-        this.failed = { id, error: event.error };
+        this.failed = { id, error: event.error, anyway };
         void this.#giveUp();
         return;
       case "cancelled":

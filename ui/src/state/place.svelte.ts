@@ -20,6 +20,19 @@ export class Place {
     this.go("models");
   }
 
+  /** The field of the access token has to be found, when it is there. */
+  tokenWanted = $state(false);
+
+  goToToken(): void {
+    this.tokenWanted = true;
+    this.go("settings");
+  }
+
+  /** The computer by the name its owner has for it. */
+  get here(): string {
+    return this.platform === "macos" ? "this Mac" : "this computer";
+  }
+
   go(view: View): void {
     this.view = view;
     this.drawerOpen = false;

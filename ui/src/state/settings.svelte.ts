@@ -1,4 +1,4 @@
-import type { Backend, DraftMode, GenerationOptions, Sampling, Settings, Theme } from "../backend";
+import { toWireError, type Backend, type DraftMode, type GenerationOptions, type Sampling, type Settings, type Theme, type WireError } from "../backend";
 import type { Problems } from "./problems.svelte";
 
 const NO_SAMPLING: Sampling = {
@@ -18,6 +18,9 @@ export const FIRST_SETTINGS: Settings = {
   modelFolders: [],
   modelHeads: {},
   lastModel: null,
+  hubEndpoint: null,
+  hubProxy: null,
+  downloadLimit: null,
   sidebarOpen: true,
   livePanelOpen: true,
 };
@@ -49,6 +52,22 @@ export class SettingsStore {
   change(part: Partial<Omit<Settings, "options">>): Promise<void> {
     this.value = { ...this.value, ...part };
     return this.#write(() => this.#backend.call("settings_set", this.value));
+  }
+
+  /** For what the door may refuse: then all stays as it was, and the reason is answered. */
+  async propose(part: Partial<Omit<Settings, "options">>): Promise<WireError | null> {
+    let refusal: WireError | null = null;
+    await this.#write(async () => {
+      try {
+        const taken = await this.#backend.call("settings_set", { ...this.value, ...part });
+        // Only what was proposed: the rest may have been changed meanwhile.
+        const own = Object.fromEntries(Object.keys(part).map((key) => [key, taken[key as keyof Settings]]));
+        this.value = { ...this.value, ...own };
+      } catch (thrown) {
+        refusal = toWireError(thrown);
+      }
+    });
+    return refusal;
   }
 
   /** Sent at once: the engine takes it up between two cycles of a running reply. */
