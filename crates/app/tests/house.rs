@@ -216,10 +216,14 @@ fn the_shell_registers_and_grants_exactly_the_commands_of_the_protocol() {
         list.split(',').map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).collect();
     assert_eq!(registered, declared, "src-tauri/src/commands.rs");
 
-    // The window may drag itself besides, and nothing else.
+    // Besides, the window may drag itself, show a download's progress in the Dock and say that it ended; nothing else.
     let mut granted = BTreeSet::from([
         "core:window:allow-start-dragging",
         "core:window:allow-internal-toggle-maximize",
+        "core:window:allow-set-progress-bar",
+        "notification:allow-is-permission-granted",
+        "notification:allow-request-permission",
+        "notification:allow-notify",
     ])
     .into_iter()
     .map(str::to_owned)
