@@ -24,7 +24,8 @@ pub fn inspect_folder(
     let report = || {
         let (before, began) = (resident(), Instant::now());
         let checkpoint = Checkpoint::open(folder)?;
-        let options = LoadOptions { head, ..Default::default() };
+        // As the app loads it.
+        let options = LoadOptions { head, activations: Activations::Int8, ..Default::default() };
         let mut model = models::load_checkpoint(&checkpoint, options)?;
         let computes = metal::choose(&mut model, options.activations);
         let (load_ms, after) = (began.elapsed().as_secs_f64() * 1e3, resident());

@@ -11,11 +11,13 @@ use std::path::Path;
 /// Context a model is opened with when nobody names one.
 pub const USUAL_CONTEXT: u32 = 4096;
 /// Prompt tokens read in one pass, between two looks at the stop flag.
-pub(crate) const PREFILL_ROWS: usize = 128;
+const PREFILL_ROWS: usize = 128;
 /// Rows of a verifying pass, each with logits over the vocabulary.
 const VERIFIED_ROWS: u64 = 9;
-/// Caches and activations are f32.
+/// Activations are f32.
 const FLOAT: u64 = 4;
+/// The app rounds x to 8 bits, and its caches hold f16.
+const KV: u64 = 2;
 /// The program, its tokenizer and what allocators keep.
 const PROGRAM: u64 = 96 << 20;
 /// Codes of 8 bits with a scale and a bias of 16 bits for each group of 64.
@@ -58,7 +60,7 @@ impl Shape {
         let n_kv = first(&["num_key_value_heads", "num_attention_groups"]).unwrap_or(n_heads);
         let head_dim = number("head_dim").unwrap_or(hidden / n_heads.max(1));
         let latent = number("kv_lora_rank").map(|r| r + number("qk_rope_head_dim").unwrap_or(0));
-        let plain = latent.unwrap_or(2 * n_kv * head_dim) * FLOAT;
+        let plain = latent.unwrap_or(2 * n_kv * head_dim) * KV;
         let window = number("sliding_window");
         let kinds = text.get("layer_types").and_then(Value::as_array);
         let other = text.get("attention_other_setting");
@@ -126,7 +128,7 @@ pub(crate) fn read_config(folder: &Path) -> Option<Value> {
 /// Keys and values of a sliding layer, where they differ (`reference/step3p5.md`).
 fn other_kv(other: Option<&Value>) -> Option<u64> {
     let number = |key: &str| other?.get(key)?.as_u64();
-    Some(2 * FLOAT * number("num_attention_groups")? * number("head_dim")?)
+    Some(2 * KV * number("num_attention_groups")? * number("head_dim")?)
 }
 
 /// Bytes of weights.
@@ -275,14 +277,14 @@ mod tests {
             "num_nextn_predict_layers": 3, "max_position_embeddings": 262144});
         let step = Shape::read(&step).expect("a shape");
         // 12 full layers and 33 sliding ones; the head's three levels slide.
-        let token = 2 * 8 * 128 * 4;
+        let token = 2 * 8 * 128 * 2;
         assert_eq!(step.kv(100_000, false), token * (12 * 100_000 + 33 * 512));
         assert_eq!(step.kv(100_000, true) - step.kv(100_000, false), token * 3 * 512);
         assert_eq!(step.kv(100, true), token * 48 * 100);
         let latent = json!({"num_hidden_layers": 47, "hidden_size": 2048, "num_attention_heads": 20,
             "kv_lora_rank": 512, "qk_rope_head_dim": 64});
         let latent = Shape::read(&latent).expect("a shape");
-        assert_eq!(latent.kv(1000, false), 47 * 576 * 4 * 1000);
+        assert_eq!(latent.kv(1000, false), 47 * 576 * 2 * 1000);
         for odd in [json!({}), json!([]), json!({"num_hidden_layers": -1, "hidden_size": 1})] {
             assert_eq!(Shape::read(&odd), None, "{odd}");
         }

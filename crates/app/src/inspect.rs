@@ -31,7 +31,7 @@ pub fn report(
     // The planner knows sliding layers as well; a configuration it cannot read counts by the token.
     let planned = Shape::read(&checkpoint.config);
     let kv_at_context = planned.as_ref().map_or_else(
-        || model.kv_bytes_per_token * u64::from(context),
+        || model.kv.bytes() * u64::from(context),
         |shape| shape.kv(u64::from(context), model.head.is_some()),
     );
     let working = planned.map_or(0, |shape| shape.working());
@@ -90,7 +90,7 @@ pub fn report(
         memory: MemoryUse {
             weights,
             head,
-            kv_per_token: model.kv_bytes_per_token,
+            kv_per_token: model.kv.bytes(),
             kv_at_context,
             context,
             needed: weights + head + kv_at_context + working,

@@ -133,7 +133,7 @@ fn toy(levels: usize) -> Arc<Model> {
         head_status: HeadStatus::Found { place: "memory".to_owned() },
         trunk_modules: Vec::new(),
         head_modules: Vec::new(),
-        kv_bytes_per_token: 0,
+        kv: Default::default(),
         leftovers: Vec::new(),
     })
 }

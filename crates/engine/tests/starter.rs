@@ -5,7 +5,7 @@ mod support;
 use foretoken_engine::decode::Sequence;
 use foretoken_engine::models::{Activations, HeadStatus, LoadOptions, load};
 use std::sync::Arc;
-use support::{flat, greedy, ids, json, open, open_full_vocab, root, run_family, starter};
+use support::{flat, greedy, ids, json, open, root, run_family, starter, starter_as_trained};
 
 fn expected() -> serde_json::Value {
     json(&root().join("assets/starter-head/expected.json"))
@@ -13,7 +13,7 @@ fn expected() -> serde_json::Value {
 
 #[test]
 fn greedy_text_and_accept_sequences() {
-    let model = open_full_vocab(&starter());
+    let model = starter_as_trained();
     assert!(matches!(model.head_status, HeadStatus::Found { .. }));
     let expected = expected();
     let eos = expected["eos_token_id"].as_u64().map(|id| id as u32);
@@ -47,7 +47,7 @@ fn greedy_text_and_accept_sequences() {
 /// The first draft of each cycle, teacher-forced: the head over the whole text gives at a cycle's start what the cycle drafted.
 #[test]
 fn first_drafts_are_the_heads_own() {
-    let model = open_full_vocab(&starter());
+    let model = starter_as_trained();
     let head = model.head.as_ref().expect("a head");
     for case in expected()["prompts"].as_array().expect("prompts") {
         let (mut text, greedy_ids) = (ids(&case["prompt_ids"]), ids(&case["greedy_ids"]));

@@ -371,7 +371,7 @@ fn copies_count_in_the_budget() {
     let modules = model.trunk_modules.iter().chain(&model.head_modules);
     let weights = modules.map(|module| module.bytes).sum::<u64>();
     let context = model.trunk.shape().context.min(4096) as u64;
-    let need = weights + context * model.kv_bytes_per_token;
+    let need = weights + context * model.kv.bytes();
     let copied = move_to(&mut model, runner).expect("the kernels take it").copied;
     let with = |budget| {
         move_to(&mut on_cpu(name), Arc::new(Emulated::with_budget(FloatType::F32, budget)))

@@ -49,6 +49,8 @@ pub trait Lanes: Copy + 'static {
     unsafe fn f16(p: *const u8) -> Self::V;
     /// 16 f32, any alignment.
     unsafe fn f32(p: *const u8) -> Self::V;
+    /// Writes 16 f16, any alignment: the nearest, ties to even, +-65504 for what is beyond; NaN stays.
+    unsafe fn to_f16(p: *mut u8, v: Self::V);
 
     /// Asks for the cache line behind `p`, which need not be readable.
     #[inline(always)]
@@ -176,6 +178,11 @@ impl Lanes for Portable {
         let b = unsafe { p.cast::<[[u8; 4]; 16]>().read_unaligned() };
         each!(|i| f32::from_le_bytes(b[i]))
     }
+    #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: Self::V) {
+        let halves = v.map(|x| half::f16::from_f32(x.clamp(-65504.0, 65504.0)).to_le_bytes());
+        unsafe { p.cast::<[[u8; 2]; 16]>().write_unaligned(halves) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -262,6 +269,15 @@ pub(crate) use dispatch;
 mod tests {
     use super::*;
 
+    #[inline(always)]
+    unsafe fn halved<L: Lanes>(v: L::V) -> L::V {
+        let mut out = [0u8; 32];
+        unsafe {
+            L::to_f16(out.as_mut_ptr(), v);
+            L::f16(out.as_ptr())
+        }
+    }
+
     /// Every lane operation on one backend, as bits.
     #[inline(always)]
     unsafe fn trace<L: Lanes>(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
@@ -281,6 +297,7 @@ mod tests {
                 lo,
                 hi,
                 L::bytes(raw.as_ptr().add(1), 0.01, -1.28),
+                halved::<L>(L::mul(a, L::splat(3e4))),
                 L::bf16(raw.as_ptr().add(3)),
                 L::f32(raw.as_ptr().add(0)),
             ];

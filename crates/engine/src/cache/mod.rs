@@ -18,7 +18,7 @@ pub enum CacheKind {
 
 /// The rows that the newest queries may look at.
 pub struct Seen {
-    /// [rows, width], f32.
+    /// [rows, width], in the type they were appended in.
     pub keys: Tensor,
     pub values: Tensor,
     /// Absolute position of row 0.
@@ -83,7 +83,7 @@ impl LayerCache {
 
     /// Adds rows that whoever reads and writes the slots will put there.
     pub fn extend(&mut self, rows: usize) -> Result<SlotRows> {
-        self.make_room(rows)?;
+        self.make_room_for(rows, DType::F32)?;
         let capacity = self.capacity();
         let places = match &self.store {
             Store::Slots(slots) => slots.places(),
@@ -114,16 +114,18 @@ impl LayerCache {
     /// Bytes held now.
     pub fn n_bytes(&self) -> usize {
         match &self.store {
-            Store::Tensors(_) => 2 * 4 * self.width * self.capacity(),
+            Store::Tensors(buffers) => buffers
+                .as_ref()
+                .map_or(0, |(k, _)| 2 * k.dtype().size_in_bytes() * self.width * self.capacity()),
             Store::Slots(slots) => slots.n_bytes(),
         }
     }
 
-    /// Adds rows (`keys`, `values` [rows, width]) and returns what they may look at: with them, everything that is kept,
+    /// Adds rows (`keys`, `values` [rows, width], f32 or f16 and always the same) and returns what they may look at: with them, everything that is kept,
     /// so that the first of several new rows still sees its whole window.
     pub fn append(&mut self, keys: &Tensor, values: &Tensor) -> Result<Seen> {
         let rows = keys.dims2()?.0;
-        self.make_room(rows)?;
+        self.make_room_for(rows, keys.dtype())?;
         let Store::Tensors(Some((k, v))) = &self.store else {
             return Err(candle_core::Error::Msg("this cache holds no tensors".to_owned()).into());
         };
@@ -138,7 +140,7 @@ impl LayerCache {
         })
     }
 
-    fn make_room(&mut self, rows: usize) -> Result<()> {
+    fn make_room_for(&mut self, rows: usize, float: DType) -> Result<()> {
         if let CacheKind::Sliding { window, slack } = self.kind {
             let keep = window.saturating_add(slack);
             // Moving a little at every row would cost more than the memory of a step is worth.
@@ -162,7 +164,7 @@ impl LayerCache {
             Store::Slots(slots) => return slots.resize(capacity, self.used),
             Store::Tensors(buffers) => buffers,
         };
-        let fresh = || Tensor::zeros((capacity, self.width), DType::F32, &Device::Cpu);
+        let fresh = || Tensor::zeros((capacity, self.width), float, &Device::Cpu);
         let (k, v) = (fresh()?, fresh()?);
         if let Some((old_k, old_v)) = &*buffers
             && self.used > 0

@@ -16,7 +16,7 @@ use self::device::Device;
 use self::head::GpuHead;
 use self::trunk::GpuTrunk;
 use crate::EngineError;
-use crate::models::{Model, MtpHead};
+use crate::models::{KvSize, Model, MtpHead};
 use foretoken_kernels::metal::{GpuError, LaunchError, Shelf};
 pub use foretoken_kernels::metal::{Runner, this_gpu};
 use std::sync::Arc;
@@ -59,18 +59,18 @@ pub struct Moved {
 
 /// From now on `runner` computes, once every kernel the model needs has passed its trial. On a refusal the model is as it was.
 pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<Moved, Refusal> {
-    // The caches hold activations, and the count was made for f32.
-    let kv_bytes_per_token = model.kv_bytes_per_token * runner.activations().size() as u64 / 4;
+    // The caches hold activations.
+    let kv = KvSize { width: runner.activations().size() as u64, ..model.kv };
     let modules = model.trunk_modules.iter().chain(&model.head_modules);
     let weights = modules.map(|module| module.bytes).sum::<u64>();
     let context = USUAL_CONTEXT.min(model.trunk.shape().context as u64);
-    let need = weights + context * kv_bytes_per_token;
+    let need = weights + context * kv.bytes();
     let Some(budget) = runner.budget() else {
-        return place(model, runner, kv_bytes_per_token, None);
+        return place(model, runner, kv, None);
     };
     let room = budget.checked_sub(need).ok_or(Refusal::TooLarge { need, budget })?;
     // What has to be copied takes memory beside its file.
-    place(model, runner, kv_bytes_per_token, Some(room)).map_err(|refusal| match refusal {
+    place(model, runner, kv, Some(room)).map_err(|refusal| match refusal {
         Refusal::Gpu(GpuError::Copies(more)) => Refusal::TooLarge { need: need + more, budget },
         other => other,
     })
@@ -80,7 +80,7 @@ pub fn move_to(model: &mut Model, runner: Arc<dyn Runner>) -> Result<Moved, Refu
 fn place(
     model: &mut Model,
     runner: Arc<dyn Runner>,
-    kv_bytes_per_token: u64,
+    kv: KvSize,
     room: Option<u64>,
 ) -> Result<Moved, Refusal> {
     let device = Arc::new(Device::new(runner.clone())?);
@@ -99,6 +99,6 @@ fn place(
     };
     model.trunk = Box::new(trunk);
     model.head = head;
-    model.kv_bytes_per_token = kv_bytes_per_token;
+    model.kv = kv;
     Ok(Moved { weights: shelf.n_bytes, copied: shelf.n_copied })
 }

@@ -16,7 +16,7 @@ use self::config::Config;
 pub(super) use self::layout::LAYOUT;
 use super::parts::{
     Module, check_donor, check_routing, check_trunk_layer, embed_and_hidden, found_head, in_head,
-    kv_bytes, layer_cache, layer_modules, lm_head, module, must_be_there, no_head, norm_module,
+    kv_size, layer_cache, layer_modules, lm_head, module, must_be_there, no_head, norm_module,
     open_donor, tally, trunk_modules,
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
@@ -316,7 +316,7 @@ pub(super) fn load(
             &trunk.lm_head,
         ),
         head_modules: tally(head.iter().flat_map(NextnHead::modules)),
-        kv_bytes_per_token: kv_bytes(kv_layers.map(|layer| layer.self_attn.spec)),
+        kv: kv_size(kv_layers.map(|layer| &layer.self_attn)),
         trunk: Box::new(trunk),
         head: head.map(|head| Box::new(head) as Box<dyn MtpHead>),
         head_status,

@@ -9,7 +9,7 @@
 //! ```
 
 use super::parts::{
-    HEAD_DIMS, check_donor, check_trunk_layer, in_head, kv_bytes, lm_head, module, must_be_there,
+    HEAD_DIMS, check_donor, check_trunk_layer, in_head, kv_size, lm_head, module, must_be_there,
     no_head, norm_module, open_donor, read_config, rope_scaling, tally, unsupported,
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape};
@@ -453,7 +453,7 @@ pub(super) fn load(
         all
     });
     let kv_layers = layers.iter().chain(head.iter().map(|head| &head.layer));
-    let kv_bytes_per_token = kv_bytes(kv_layers.map(|layer| layer.self_attn.spec));
+    let kv = kv_size(kv_layers.map(|layer| &layer.self_attn));
     Ok(Model {
         family: "llama",
         head_modules: tally(head_modules),
@@ -461,7 +461,7 @@ pub(super) fn load(
         trunk: Box::new(LlamaTrunk { shape, embed_tokens, layers, norm, lm_head }),
         head: head.map(|head| Box::new(head) as Box<dyn MtpHead>),
         head_status,
-        kv_bytes_per_token,
+        kv,
         leftovers: Vec::new(),
     })
 }

@@ -159,10 +159,25 @@ pub struct Model {
     pub head_status: HeadStatus,
     pub trunk_modules: Vec<ModuleUse>,
     pub head_modules: Vec<ModuleUse>,
-    /// KV bytes a token takes in the trunk and in the head.
-    pub kv_bytes_per_token: u64,
+    /// Keys and values a token leaves in the layers of trunk and head that keep every token.
+    pub kv: KvSize,
     /// Tensors that nothing uses, harmless.
     pub leftovers: Vec<String>,
+}
+
+/// What a token takes in the caches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KvSize {
+    /// Numbers.
+    pub numbers: u64,
+    /// Bytes of one.
+    pub width: u64,
+}
+
+impl KvSize {
+    pub fn bytes(self) -> u64 {
+        self.numbers * self.width
+    }
 }
 
 /// What a caller can ask for at load.

@@ -1,6 +1,6 @@
 //! What families share besides the leaves of `nn`: reading a configuration, counting modules, saying what a head lacks.
 
-use super::{HeadStatus, ModuleUse, TrunkShape, Wiring};
+use super::{HeadStatus, KvSize, ModuleUse, TrunkShape, Wiring};
 use crate::cache::{CacheKind, LayerCache};
 use crate::nn::{
     Attention, AttentionSpec, Embedding, Ffn, Linear, Mlp, Norm, Rope, RopeScaling, RopeSpec,
@@ -194,9 +194,12 @@ pub(super) fn layer_cache(spec: AttentionSpec) -> LayerCache {
 }
 
 /// KV bytes that each token adds, f32; a sliding layer stops growing and counts for nothing.
-pub(super) fn kv_bytes(layers: impl IntoIterator<Item = AttentionSpec>) -> u64 {
-    let growing = layers.into_iter().filter(|spec| spec.window.is_none());
-    growing.map(|spec| (2 * 4 * spec.n_kv_heads * spec.head_dim) as u64).sum()
+pub(super) fn kv_size<'a>(layers: impl IntoIterator<Item = &'a Attention>) -> KvSize {
+    let growing = layers.into_iter().filter(|attention| attention.spec.window.is_none());
+    growing.fold(KvSize::default(), |sum, attention| KvSize {
+        numbers: sum.numbers + (2 * attention.spec.n_kv_heads * attention.spec.head_dim) as u64,
+        width: attention.kv_type().size_in_bytes() as u64,
+    })
 }
 
 /// Why a checkpoint has no head and where one is, for a person. `first` = the layer a head would begin at.

@@ -19,7 +19,7 @@ use self::config::{Config, LayerSpec};
 pub(super) use self::layout::LAYOUT;
 use super::parts::{
     Module, Ropes, check_donor, check_routing, check_trunk_layer, embed_and_hidden, found_head,
-    in_head, kv_bytes, layer_cache, layer_modules, lm_head, module, must_be_there, no_head,
+    in_head, kv_size, layer_cache, layer_modules, lm_head, module, must_be_there, no_head,
     norm_module, open_donor, tally, trunk_modules,
 };
 use super::{HeadFeed, HeadStatus, LoadOptions, Model, MtpHead, Trunk, TrunkShape, Wiring};
@@ -336,7 +336,7 @@ pub(super) fn load(
             &trunk.lm_head,
         ),
         head_modules: tally(levels().flat_map(Level::modules)),
-        kv_bytes_per_token: kv_bytes(kv_layers.map(|layer| layer.self_attn.spec)),
+        kv: kv_size(kv_layers.map(|layer| &layer.self_attn)),
         trunk: Box::new(trunk),
         head: head.map(|head| Box::new(head) as Box<dyn MtpHead>),
         head_status,

@@ -1,8 +1,8 @@
 use crate::Result;
 use crate::cache::LayerCache;
 use crate::nn::{Linear, Norm, Rope};
-use candle_core::Tensor;
-use foretoken_kernels::{self as kernels, AttendSpec};
+use candle_core::{DType, Tensor};
+use foretoken_kernels::{self as kernels, Activations, AttendSpec};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionSpec {
@@ -29,6 +29,14 @@ pub struct Attention {
 }
 
 impl Attention {
+    /// What keys and values are remembered in: where x is rounded to 8 bits, 16 are enough for them.
+    pub fn kv_type(&self) -> DType {
+        match self.k.activations() {
+            Activations::Exact => DType::F32,
+            Activations::Int8 => DType::F16,
+        }
+    }
+
     /// [rows, hidden] -> [rows, hidden]; appends the rows' keys and values to `cache`.
     pub fn forward(&self, x: &Tensor, cache: &mut LayerCache) -> Result<Tensor> {
         let AttentionSpec { n_heads, n_kv_heads, head_dim, window } = self.spec;
@@ -41,7 +49,10 @@ impl Attention {
         };
         let [q, k, v] = Linear::forward_all([&self.q, &self.k, &self.v], x)?;
         let (q, k) = (turn(q, &self.q_norm, n_heads)?, turn(k, &self.k_norm, n_kv_heads)?);
-        let seen = cache.append(&k, &v)?;
+        let seen = match self.kv_type() {
+            DType::F16 => cache.append(&kernels::to_half(&k)?, &kernels::to_half(&v)?)?,
+            _ => cache.append(&k, &v)?,
+        };
         let spec = AttendSpec {
             n_heads,
             n_kv_heads,

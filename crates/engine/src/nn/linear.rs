@@ -62,6 +62,10 @@ impl Linear {
         })
     }
 
+    pub fn activations(&self) -> Activations {
+        self.activations
+    }
+
     pub fn weight(&self) -> &Weight {
         &self.weight
     }

@@ -36,12 +36,13 @@ pub fn open(folder: &Path) -> Arc<Model> {
     Arc::new(load(folder, LoadOptions::default()).expect("loads"))
 }
 
-/// The model with drafts over its whole vocabulary.
-pub fn open_full_vocab(folder: &Path) -> Arc<Model> {
-    Arc::new(
-        load(folder, LoadOptions { reduced_draft_vocab: false, ..Default::default() })
-            .expect("loads"),
-    )
+/// The starter with its head as it was trained, in bf16, and drafts over the whole vocabulary: what its expected values
+/// were made with. The app's copy has the head in 8 bits.
+pub fn starter_as_trained() -> Arc<Model> {
+    let head = root().join("assets/starter-head");
+    let options =
+        LoadOptions { head: Some(&head), reduced_draft_vocab: false, ..Default::default() };
+    Arc::new(load(&starter(), options).expect("loads"))
 }
 
 pub struct Golden(Shard);

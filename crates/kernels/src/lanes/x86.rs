@@ -168,6 +168,15 @@ impl Lanes for Avx512 {
     unsafe fn f32(p: *const u8) -> Self::V {
         unsafe { _mm512_loadu_ps(p.cast()) }
     }
+    #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: Self::V) {
+        unsafe {
+            // Of NaN and a number these give the second operand, as `max` and `min` do.
+            let v = _mm512_min_ps(_mm512_set1_ps(65504.0), v);
+            let v = _mm512_max_ps(_mm512_set1_ps(-65504.0), v);
+            _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<0>(v));
+        }
+    }
 }
 
 /// 16 lanes in two registers: 0..8 and 8..16.
@@ -302,5 +311,13 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn f32(p: *const u8) -> Self::V {
         unsafe { Self::load(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn to_f16(p: *mut u8, v: Self::V) {
+        unsafe {
+            let v = Self::max(Self::splat(-65504.0), Self::min(Self::splat(65504.0), v));
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<0>(v[0]));
+            _mm_storeu_si128(p.add(16).cast(), _mm256_cvtps_ph::<0>(v[1]));
+        }
     }
 }
