@@ -22,6 +22,7 @@ def args():
     p.add_argument("--tokens", type=int, default=96)
     p.add_argument("--prefill", type=int, default=512)
     p.add_argument("--repetitions", type=int, default=5)
+    p.add_argument("--long", type=int, help="also a step after so many tokens over one after 512, once")
     p.add_argument("--json", action="store_true")
     return p.parse_args()
 
@@ -30,7 +31,7 @@ class Peer:
     def __init__(self, a, threads):
         self.a = a
         self.llm = llama_cpp.Llama(
-            a.gguf, n_threads=threads, n_threads_batch=threads, n_ctx=2048, n_batch=512, verbose=False
+            a.gguf, n_threads=threads, n_threads_batch=threads, n_ctx=max(2048, (a.long or 0) + 64), n_batch=512, verbose=False
         )
         self.ids = self.llm.tokenize(PROMPT.encode())
 
@@ -60,17 +61,41 @@ class Peer:
         return 1e3 * c.n_p_eval / c.t_p_eval_ms
 
 
-def ours(a, threads):
-    """Decoding speed over the three classes of prompts, and prefill."""
+    def step_after(self, tokens):
+        """Milliseconds of a step after so many tokens, the median of a few."""
+        llm = self.llm
+        ids = (self.ids * (tokens // len(self.ids) + 1))[:tokens]
+        llm.reset()
+        llm.eval(ids)
+        self.counters()
+        ms = []
+        for _ in range(16):
+            llama_cpp.llama_perf_context_reset(llm.ctx)
+            llm.eval([llm.sample(temp=0.0)])
+            c = self.counters()
+            ms.append(c.t_eval_ms / c.n_eval)
+        return statistics.median(ms)
+
+
+def our_growth(a, threads):
+    report = bench(a, threads, "--max-tokens", "2", "--long", str(a.long))
+    return [c["ms"] for c in report["contexts"]]
+
+
+def bench(a, threads, *more):
     out = subprocess.run(
-        [a.foretoken, "bench", "starter", "--json", "--deepest", "0", "--prompts", "1"]
-        + ["--repetitions", "1", "--max-tokens", str(a.tokens)],
+        [a.foretoken, "bench", "starter", "--json", "--deepest", "0", "--prompts", "1", "--repetitions", "1", *more],
         env={**os.environ, "FORETOKEN_THREADS": str(threads)},
         check=True,
         capture_output=True,
         text=True,
     )
-    report = json.loads(out.stdout.strip().splitlines()[-1])
+    return json.loads(out.stdout.strip().splitlines()[-1])
+
+
+def ours(a, threads):
+    """Decoding speed over the three classes of prompts, and prefill."""
+    report = bench(a, threads, "--max-tokens", str(a.tokens))
     decode = statistics.median(d["tok_s"] for d in report["decode"] if d["depth"] == 0)
     prefill = next(p["tok_s"] for p in report["prefill"] if p["tokens"] == a.prefill)
     return decode, prefill
@@ -98,6 +123,10 @@ def main():
                 "prefill_ratio": statistics.median(r[1] / r[3] for r in runs),
             }
         )
+        if a.long:
+            peer_short, peer_long = peer.step_after(512), peer.step_after(a.long)
+            short, long = our_growth(a, threads)
+            rows[-1]["growth_ms"] = {"short": short, "long": long, "peer_short": peer_short, "peer_long": peer_long}
     if a.json:
         print(json.dumps({"peer": f"llama-cpp-python {llama_cpp.__version__}", "rows": rows}))
         return
@@ -108,6 +137,11 @@ def main():
             f"{r['threads']:7} {r['decode_tok_s']:8.1f} {r['peer_decode_tok_s']:7.1f} {r['decode_ratio']:6.2f}x"
             f" {r['prefill_tok_s']:9.0f} {r['peer_prefill_tok_s']:7.0f} {r['prefill_ratio']:6.2f}x"
         )
+        if g := r.get("growth_ms"):
+            print(
+                f"        ms a step after 512 and {a.long} tokens: {g['short']:.2f} {g['long']:.2f} (+{g['long'] - g['short']:.2f}),"
+                f" peer {g['peer_short']:.2f} {g['peer_long']:.2f} (+{g['peer_long'] - g['peer_short']:.2f})"
+            )
 
 
 if __name__ == "__main__":

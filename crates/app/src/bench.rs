@@ -2,7 +2,7 @@
 
 mod passes;
 
-pub use self::passes::{Bandwidth, PassCost, PrefillSpeed};
+pub use self::passes::{Bandwidth, ContextCost, PassCost, PrefillSpeed};
 use crate::LoadedCheckpoint;
 use foretoken_engine::decode::{MAX_DEPTH, Rule, SamplerSettings, Sequence};
 use foretoken_engine::text::{RenderOptions, TurnText};
@@ -122,6 +122,8 @@ pub struct BenchReport {
     /// C(m) for m = 1..=8.
     pub passes: Vec<PassCost>,
     pub prefill: Vec<PrefillSpeed>,
+    /// A plain step after a short and after a long context, when it was asked for.
+    pub contexts: Vec<ContextCost>,
     pub bandwidth: Option<Bandwidth>,
     /// Best ratio to plain decoding by class.
     pub best: Vec<DepthResult>,
@@ -133,6 +135,8 @@ pub struct BenchPlan {
     pub max_tokens: usize,
     pub repetitions: usize,
     pub deepest: usize,
+    /// Also measure a plain step after so many tokens, beside one after 512.
+    pub long: Option<usize>,
 }
 
 /// Depths 0..=deepest interleaved prompt by prompt, so that a slow moment of the machine meets all of them.
@@ -196,6 +200,11 @@ pub fn run(
         progress(&format!("prefill of {tokens}"));
         prefill.push(passes::prefill(loaded, &ids, tokens, turns)?);
     }
+    let mut contexts = Vec::new();
+    for tokens in plan.long.into_iter().flat_map(|long| [512, long]) {
+        progress(&format!("a step after {tokens} tokens"));
+        contexts.push(passes::at_context(loaded, &ids, tokens, 10 * plan.repetitions.max(3))?);
+    }
     progress("bandwidth");
     let bandwidth = passes::bandwidth(loaded, passes[0].ms);
     let classes = ["code", "list", "prose"];
@@ -213,6 +222,7 @@ pub fn run(
         threads: foretoken_engine::n_threads(),
         passes,
         prefill,
+        contexts,
         bandwidth,
     })
 }

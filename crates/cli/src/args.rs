@@ -67,6 +67,9 @@ pub enum Command {
         repetitions: usize,
         #[arg(long, default_value_t = 4)]
         deepest: usize,
+        /// Also measure a plain step after so many tokens, beside one after 512.
+        #[arg(long, value_name = "TOKENS")]
+        long: Option<usize>,
         /// Activations as f32 in place of int8.
         #[arg(long)]
         exact: bool,

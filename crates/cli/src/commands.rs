@@ -63,13 +63,24 @@ pub fn run(args: Args) -> Result<ExitCode, WireError> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Convert(args) => convert(&args).map(|()| ExitCode::SUCCESS),
-        Command::Bench { model, head, prompts, max_tokens, repetitions, deepest, exact, json } => {
+        Command::Bench {
+            model,
+            head,
+            prompts,
+            max_tokens,
+            repetitions,
+            deepest,
+            long,
+            exact,
+            json,
+        } => {
             let loaded = open(&model, head.as_deref(), !exact)?;
             let plan = bench::BenchPlan {
                 prompts_per_class: prompts.max(1),
                 max_tokens: max_tokens.max(2),
                 repetitions: repetitions.max(1),
                 deepest,
+                long,
             };
             let report = bench::run(&loaded, plan, output::progress)
                 .map_err(|e| foretoken_app::from_engine(&e))?;
@@ -99,6 +110,9 @@ pub fn run(args: Args) -> Result<ExitCode, WireError> {
             ));
             for p in &report.prefill {
                 output::line(&format!("prefill of {}: {:.0} tok/s", p.tokens, p.tok_s));
+            }
+            for c in &report.contexts {
+                output::line(&format!("a plain step after {} tokens: {:.2} ms", c.tokens, c.ms));
             }
             if let Some(b) = &report.bandwidth {
                 output::line(&format!(

@@ -51,8 +51,7 @@ pub(super) fn passes(
         let mut plain = 0.0;
         for rows in 1..=WIDEST {
             let began = Instant::now();
-            let hidden = trunk.forward(&ids[BEFORE..BEFORE + rows], &mut cache)?;
-            trunk.logits(&trunk.norm(&hidden)?)?;
+            trunk.pass(&ids[BEFORE..BEFORE + rows], &mut cache)?;
             let own = began.elapsed().as_secs_f64() * 1e3;
             cache.rewind(BEFORE);
             if rows == 1 {
@@ -86,6 +85,37 @@ pub(super) fn prefill(
         speed.push(tokens as f64 / began.elapsed().as_secs_f64());
     }
     Ok(PrefillSpeed { tokens, tok_s: median(speed) })
+}
+
+/// A plain step after `tokens` tokens.
+#[derive(Debug, Clone, Serialize)]
+pub struct ContextCost {
+    pub tokens: usize,
+    /// Median.
+    pub ms: f64,
+}
+
+pub(super) fn at_context(
+    loaded: &LoadedCheckpoint,
+    ids: &[u32],
+    tokens: usize,
+    turns: usize,
+) -> Result<ContextCost> {
+    let trunk = &loaded.model.trunk;
+    let tokens = tokens.min(trunk.shape().context - 1);
+    let mut cache = trunk.new_cache();
+    let ids: Vec<u32> = ids.iter().copied().cycle().take(tokens + 1).collect();
+    for part in ids[..tokens].chunks(trunk.prompt_rows()) {
+        trunk.forward(part, &mut cache)?;
+    }
+    let mut ms = Vec::new();
+    for _ in 0..turns {
+        let began = Instant::now();
+        trunk.pass(&ids[tokens..], &mut cache)?;
+        ms.push(began.elapsed().as_secs_f64() * 1e3);
+        cache.rewind(tokens);
+    }
+    Ok(ContextCost { tokens, ms: median(ms) })
 }
 
 /// `None` for mixtures: what they read is the router's choice.
