@@ -117,10 +117,8 @@ impl CustomOp3 for AttendSpec {
         let to = Out(out.as_mut_ptr());
         let group = self.n_heads / self.n_kv_heads;
         // Where there are too few key heads for the threads, heads are given out one by one.
-        let together = match rows * self.n_kv_heads < 2 * pool::n_threads() {
-            true => 1,
-            false => group.min(TOGETHER),
-        };
+        let few = rows * self.n_kv_heads < pool::n_threads();
+        let together = if few { 1 } else { group.min(TOGETHER) };
         let parts = group.div_ceil(together);
         let job = |row: usize, part: usize| {
             let (kv, part) = (part / parts, part % parts);
