@@ -136,8 +136,8 @@ impl Job {
             self.have[i].store(partial.len, Ordering::Relaxed);
             self.tell(i, FileState::Fetching { from: partial.len });
             let range = partial.len..file.size;
-            let sink = Sink::start(partial).map_err(io)?;
-            let fetching = self.line.fetch(file, range, &sink, &self.have[i]);
+            let mut sink = Sink::start(partial).map_err(io)?;
+            let fetching = self.line.fetch(file, range, &mut sink, &self.have[i]);
             let fetched = self.stopping.or(fetching).await;
             partial = sink.finish().await.map_err(io)?;
             if let Some(result) = fetched {
