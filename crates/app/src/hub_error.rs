@@ -48,7 +48,11 @@ pub(crate) fn from_hub(e: &HubError) -> WireError {
             (C::NotFound, format!("{repo} has no {file}, so Foretoken cannot run it. Choose a version of it with safetensors files."))
         }
         E::RateLimited { wait } => {
-            let when = wait.map_or("in a few minutes".to_owned(), |w| format!("in {} seconds", w.as_secs().max(1)));
+            let when = match wait.map(|wait| wait.as_secs().max(1)) {
+                None => "in a few minutes".to_owned(),
+                Some(1) => "in 1 second".to_owned(),
+                Some(seconds) => format!("in {seconds} seconds"),
+            };
             (C::RateLimited, format!("The hub asks for fewer requests. Try again {when}; with an access token it allows more."))
         }
         E::Offline { host, .. } => {
@@ -153,6 +157,13 @@ mod tests {
             (HubError::RateLimited { wait: Some(Duration::from_secs(7)) }, ErrorCode::RateLimited),
             (HubError::Offline { host, why: String::new() }, ErrorCode::Offline),
         ];
+        let stalled = HubError::Stalled { host: "hub".to_owned(), after: Duration::from_secs(30) };
+        let wire = from_hub(&stalled);
+        assert_eq!(wire.code, ErrorCode::Offline);
+        assert_eq!(
+            wire.message,
+            "The line to hub broke. Check the network; what was downloaded is kept."
+        );
         let mut seen = BTreeSet::new();
         for (e, code) in all {
             let wire = from_hub(&e);

@@ -341,6 +341,7 @@ fn files_are_checked_and_mended() {
     let Some(CheckEvent::Finished { report }) = check(&app, REPO).pop() else { panic!("finished") };
     assert_eq!(report.damaged, ["model-00002-of-00003.safetensors"]);
     assert!(report.sentence.contains("Download the model again"), "{}", report.sentence);
+    assert!(blob.is_file(), "a check deletes nothing");
     let sent = mirror.sent();
     until_done(&app, &start(&app, REPO).id);
     assert!(mirror.sent() - sent < BYTES as u64 + 10_000, "only the damaged file");

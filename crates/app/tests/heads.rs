@@ -398,6 +398,15 @@ fn a_newer_head_takes_the_place_of_the_old_one() {
     let second = head_of(&app, &id).unwrap();
     assert!(first != second && !Path::new(&first).exists() && Path::new(&second).is_dir());
     assert!(loaded(&app, &id).report.head.found);
+    // Taken off, it stays while it is loaded and goes when nobody has it.
+    let set = |head: Option<&str>| {
+        let request = SetModelHead { id: id.clone(), head: head.map(str::to_owned) };
+        app.model_set_head(request).unwrap();
+        Path::new(&second).is_dir()
+    };
+    assert!(set(None) && set(Some(&second)));
+    app.model_unload().unwrap();
+    assert!(set(Some(&second)) && !set(None));
     app.shutdown();
 }
 

@@ -202,11 +202,11 @@ impl Fetching {
     ) -> Result<Option<Partial>, DownloadError> {
         let io = |e| DownloadError::io(&self.folder, e);
         let mut skip = partial.len;
-        let sink = Sink::start(partial).map_err(io)?;
+        let mut sink = Sink::start(partial).map_err(io)?;
         let all = async {
             let header = &self.plan.header;
             if let Some(rest) = header.get(usize::try_from(skip).unwrap_or(usize::MAX)..)
-                && sink.push(bytes::Bytes::copy_from_slice(rest)).await
+                && sink.push(rest).await
             {
                 have.fetch_add(rest.len() as u64, Ordering::Relaxed);
             }
@@ -214,7 +214,7 @@ impl Fetching {
             for (file, range) in &self.plan.pieces {
                 let there = skip.min(range.end - range.start);
                 skip -= there;
-                self.line.fetch(file, range.start + there..range.end, &sink, have).await?;
+                self.line.fetch(file, range.start + there..range.end, &mut sink, have).await?;
             }
             Ok::<_, DownloadError>(())
         };

@@ -4,6 +4,7 @@ mod support;
 
 use foretoken_library::download::{Event, FileState, Outcome, delete, discard, pending};
 use foretoken_library::{Download, HubError, Library, RepoRef};
+use sha1::Digest;
 use std::time::Duration;
 use support::*;
 
@@ -156,6 +157,35 @@ fn ten_thousand_files_are_listed_and_the_wanted_ones_fetched() {
     run(&scene.hub, scene.cache.path(), listing, options()).result.expect("complete");
 }
 
+/// `FORETOKEN_FILES=10000` for the long run.
+#[test]
+fn a_repository_of_very_many_files_is_fetched() {
+    let n = std::env::var("FORETOKEN_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000u32);
+    let scene = Scene::new();
+    scene.mirror.with(|state| {
+        let files = &mut state.repos.get_mut(REPO).unwrap().files;
+        for i in 0..n {
+            let bytes = i.to_le_bytes().to_vec();
+            let git = sha1::Sha1::digest([b"blob 4\0", &bytes[..]].concat());
+            let file = support::mirror::Served {
+                size: 4,
+                sha256: String::new(),
+                git: support::mirror::hex(&git),
+                content: support::mirror::Content::Bytes(bytes.into()),
+            };
+            files.insert(format!("parts/{}/{i}.json", i % 100), file);
+        }
+    });
+    let began = std::time::Instant::now();
+    scene.run().result.expect("complete");
+    eprintln!("{n} files in {:.1} s", began.elapsed().as_secs_f64());
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    scene.assert_complete();
+    let sent = scene.mirror.sent();
+    scene.run().result.expect("complete");
+    assert_eq!(scene.mirror.sent(), sent);
+}
+
 #[test]
 fn a_listing_that_leads_out_of_its_folder_is_refused() {
     for name in ["../../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "./evil", "C:evil"] {
@@ -185,7 +215,7 @@ fn a_state_is_told_for_every_file() {
 
 #[test]
 fn a_check_finds_what_differs_and_a_download_mends_it() {
-    use foretoken_library::download::{FileCheck, check, drop_damaged};
+    use foretoken_library::download::{FileCheck, check, note_damaged};
     use std::sync::atomic::AtomicBool;
     let scene = Scene::new();
     scene.run().result.expect("complete");
@@ -212,7 +242,8 @@ fn a_check_finds_what_differs_and_a_download_mends_it() {
     assert_eq!(told, [(SHARD, FileCheck::Differs), ("tokenizer.json", FileCheck::Missing)]);
 
     let checked: Vec<_> = found.into_iter().map(|(_, file, found)| (file, found)).collect();
-    drop_damaged(scene.cache.path(), &listing, &checked).expect("removed");
+    note_damaged(scene.cache.path(), &listing, &checked).expect("noted");
+    assert!(blob.is_file(), "a check deletes nothing");
     let before = scene.mirror.sent();
     scene.run().result.expect("complete");
     assert_eq!(
@@ -220,6 +251,12 @@ fn a_check_finds_what_differs_and_a_download_mends_it() {
         SHARD_BYTES as u64,
         "only the damaged file is fetched"
     );
+    scene.assert_complete();
+    // Of a file that another tool mended meanwhile, no byte is fetched.
+    note_damaged(scene.cache.path(), &listing, &checked).expect("noted");
+    let before = scene.mirror.sent();
+    scene.run().result.expect("complete");
+    assert_eq!(scene.mirror.sent(), before);
     scene.assert_complete();
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(check(&folder, &listing, &stop, |_| {}).expect("readable"), None);

@@ -5,7 +5,7 @@ use crate::error;
 use crate::error::from_library;
 use crate::hub_error::{from_download, from_hub};
 use crate::shelf::heads;
-use foretoken_library::download::{self, FileCheck, check, drop_damaged};
+use foretoken_library::download::{self, FileCheck, check, note_damaged};
 use foretoken_library::hub::{Listing, RemoteFile, RepoRef};
 use foretoken_library::{Entry, HubError, RepoId, Source};
 use foretoken_protocol::*;
@@ -89,14 +89,21 @@ impl App {
         let settings = lock(&self.inner.settings);
         let Some(head) = settings.model_heads.get(id).map(PathBuf::from) else { return Vec::new() };
         let shared = settings.model_heads.iter().any(|(of, h)| of != id && Path::new(h) == head);
-        let ours = head.starts_with(self.inner.paths.heads()) && head.is_dir();
+        let ours = self.is_our_head(&head) && head.is_dir();
         if ours && !shared { vec![head] } else { Vec::new() }
+    }
+
+    /// `<data>/heads/<repository>/<commit>`, and nothing that only begins like it.
+    fn is_our_head(&self, head: &Path) -> bool {
+        let repository = head.parent().filter(|of| of.file_name().is_some());
+        head.file_name().is_some()
+            && repository.and_then(Path::parent) == Some(&*self.inner.paths.heads())
     }
 
     /// A head of ours that no model has any more; what is loaded stays.
     pub(super) fn drop_unused_head(&self, head: &Path) {
         let used = lock(&self.inner.settings).model_heads.values().any(|h| Path::new(h) == head);
-        if used || !head.starts_with(self.inner.paths.heads()) || self.is_in_use(head) {
+        if used || !self.is_our_head(head) || self.is_in_use(head) {
             return;
         }
         if let Err(error) = std::fs::remove_dir_all(head) {
@@ -208,13 +215,11 @@ impl App {
             check(&entry.folder, &listing, stop, progress).map_err(|e| from_download(&e))?;
         let Some(checked) = checked else { return Ok(None) };
         let report = report(repository, &checked, entry.source == Source::HubCache);
-        // Bytes that are proven wrong would be taken for complete by the next download.
+        // A file of the right size would be taken for complete by the next download. A report is one without the note.
         if entry.source == Source::HubCache
-            && !report.damaged.is_empty()
-            && !self.is_in_use(&entry.folder)
+            && let Err(error) = note_damaged(&self.inner.paths.hub_cache, &listing, &checked)
         {
-            drop_damaged(&self.inner.paths.hub_cache, &listing, &checked)
-                .map_err(|e| from_download(&e))?;
+            tracing::warn!(%error, "what is damaged was not noted");
         }
         Ok(Some(report))
     }

@@ -7,7 +7,7 @@ use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
 use foretoken_library::{Entry, Library, Source};
 use foretoken_protocol::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Folders of models and heads that must stay as they are.
 #[derive(Default)]
@@ -82,13 +82,17 @@ impl App {
             library.resolve(&id).map_err(|e| from_library(&e))?;
             check_head(&library, head)?;
         }
+        let mut before = None;
         self.change_settings(|s| {
-            match head {
+            before = match head {
                 Some(head) => s.model_heads.insert(id, head),
                 // Also of a model that is gone: what was set can always be taken back.
                 None => s.model_heads.remove(&id),
             };
         })?;
+        if let Some(before) = before {
+            self.drop_unused_head(Path::new(&before));
+        }
         self.models_list()
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 #[path = "../../../library/tests/support/mod.rs"]
 mod support;
-pub use support::mirror::{Fault, Kind, Mirror, Stage};
+pub use support::mirror::{Fault, Kind, Logged, Mirror, Stage};
 pub use support::noise;
 
 /// Longest wait for what should take moments; a machine may be busy.

@@ -1,7 +1,7 @@
 //! A model on the disk, hashed against the hub's list: for a folder from elsewhere, and for a doubt.
 
 use super::DownloadError;
-use super::place::{Place, gone_is_fine};
+use super::place::Place;
 use crate::hash::Hasher;
 use crate::hub::{Listing, RemoteFile};
 use std::fs::File;
@@ -83,19 +83,20 @@ fn hash(
     }
 }
 
-/// Removes blobs that a check found to differ, so that the next download fetches them; the rest stays.
-pub fn drop_damaged(
+/// Notes which files a check found to differ, and forgets of which it was noted and is not so any more. Nothing is
+/// deleted: the next download looks at them again, and fetches those that are wrong.
+pub fn note_damaged(
     cache: &Path,
     listing: &Listing,
     checked: &[(RemoteFile, FileCheck)],
 ) -> Result<(), DownloadError> {
     let place = Place::new(cache, &listing.repo);
-    for (file, _) in checked.iter().filter(|(_, found)| *found == FileCheck::Differs) {
-        for path in [place.blob(&file.id), place.snapshot(&listing.commit).join(&file.path)] {
-            std::fs::remove_file(&path)
-                .or_else(gone_is_fine)
-                .map_err(|e| DownloadError::io(&path, e))?;
-        }
+    let mut damaged = place.damaged();
+    for (file, found) in checked {
+        match found {
+            FileCheck::Differs => damaged.insert(file.id.hex().to_owned()),
+            _ => damaged.remove(file.id.hex()),
+        };
     }
-    Ok(())
+    place.write_damaged(&damaged).map_err(|e| DownloadError::io(place.root(), e))
 }

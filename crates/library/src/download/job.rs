@@ -71,10 +71,27 @@ impl Job {
 
     fn begin(&self) -> Result<(), DownloadError> {
         self.place.prepare()?;
+        self.doubt_damaged()?;
         let left: u64 =
             self.files().iter().map(|f| f.size - self.place.bytes_of(f, self.commit())).sum();
         need_disk(self.place.root(), left, self.options.also_needed)?;
         self.place.write_pending(&self.line.listing)
+    }
+
+    /// What a check found damaged does not count as there. What another program has at hand is left to it.
+    fn doubt_damaged(&self) -> Result<(), DownloadError> {
+        let mut damaged = self.place.damaged();
+        let wanted: Vec<_> = self.files().iter().filter(|f| damaged.contains(f.id.hex())).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for file in wanted {
+            let Some(_lock) = self.place.lock(&file.id)? else { continue };
+            let io = |e| DownloadError::io(&self.place.blob(&file.id), e);
+            self.place.doubt(file, self.commit()).map_err(io)?;
+            damaged.remove(file.id.hex());
+        }
+        self.place.write_damaged(&damaged).map_err(|e| DownloadError::io(self.place.root(), e))
     }
 
     fn commit(&self) -> &str {
@@ -136,8 +153,8 @@ impl Job {
             self.have[i].store(partial.len, Ordering::Relaxed);
             self.tell(i, FileState::Fetching { from: partial.len });
             let range = partial.len..file.size;
-            let sink = Sink::start(partial).map_err(io)?;
-            let fetching = self.line.fetch(file, range, &sink, &self.have[i]);
+            let mut sink = Sink::start(partial).map_err(io)?;
+            let fetching = self.line.fetch(file, range, &mut sink, &self.have[i]);
             let fetched = self.stopping.or(fetching).await;
             partial = sink.finish().await.map_err(io)?;
             if let Some(result) = fetched {

@@ -14,7 +14,7 @@ mod place;
 mod progress;
 
 use crate::hub::{Hub, Listing, Retry};
-pub use check::{FileCheck, check, drop_damaged};
+pub use check::{FileCheck, check, note_damaged};
 pub use delete::{delete, discard, forget, size};
 pub use error::DownloadError;
 pub(crate) use fetch::{Line, Sink};

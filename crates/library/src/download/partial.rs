@@ -10,10 +10,14 @@ use crate::hub::ContentId;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 const FIRST_LINE: &str = "foretoken partial 1";
 const BLOCK: usize = 1 << 20;
+/// The disk takes its time; bytes are sent to it while more come in, so that the end does not wait for all of them.
+const SYNC_EVERY: usize = 32 << 20;
 
 pub(crate) struct Partial {
     pub path: PathBuf,
@@ -121,12 +125,16 @@ impl Partial {
             mark_every: self.mark_every,
             journal,
         };
-        Ok((Writing { file }, hashing))
+        Ok((Writing { file: Arc::new(file), unsynced: 0, syncing: None }, hashing))
     }
 
     /// Takes the halves back after the same bytes went through both.
     pub fn join(&mut self, hashing: Hashing) {
         (self.len, self.hash) = (hashing.len, hashing.hash);
+    }
+
+    pub fn left(&self) -> u64 {
+        self.size - self.len
     }
 
     pub fn is_full(&self) -> bool {
@@ -190,12 +198,32 @@ impl Partial {
 }
 
 pub(crate) struct Writing {
-    file: File,
+    file: Arc<File>,
+    unsynced: usize,
+    /// One at a time; its error may be the only word of a write that failed late.
+    syncing: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Writing {
     pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)
+        (&*self.file).write_all(bytes)?;
+        self.unsynced += bytes.len();
+        let is_idle = self.syncing.as_ref().is_none_or(JoinHandle::is_finished);
+        if self.unsynced >= SYNC_EVERY && is_idle {
+            self.wait_sync()?;
+            self.unsynced = 0;
+            let file = Arc::clone(&self.file);
+            self.syncing = Some(std::thread::spawn(move || file.sync_data()));
+        }
+        Ok(())
+    }
+
+    fn wait_sync(&mut self) -> io::Result<()> {
+        self.syncing.take().map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic"))
+    }
+
+    pub fn finish(mut self) -> io::Result<()> {
+        self.wait_sync()
     }
 }
 

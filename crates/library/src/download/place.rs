@@ -7,12 +7,16 @@ use super::DownloadError;
 use super::partial::bytes_there;
 use crate::hub::{ContentId, Listing, RemoteFile, RepoId, check_path};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// What was asked for, kept while it is not there, so that the next start of the program goes on.
 const PENDING: &str = "foretoken-pending.json";
+
+/// Hashes of blobs that were found to hold something else, one a line.
+const DAMAGED: &str = "foretoken-damaged";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -150,6 +154,33 @@ impl Place {
 
     pub fn forget_pending(&self) -> io::Result<()> {
         std::fs::remove_file(self.root.join(PENDING)).or_else(gone_is_fine)
+    }
+
+    pub fn damaged(&self) -> BTreeSet<String> {
+        let text = std::fs::read_to_string(self.root.join(DAMAGED)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    pub fn write_damaged(&self, damaged: &BTreeSet<String>) -> io::Result<()> {
+        let path = self.root.join(DAMAGED);
+        match damaged.is_empty() {
+            true => std::fs::remove_file(path).or_else(gone_is_fine),
+            false => {
+                let lines: Vec<_> = damaged.iter().map(String::as_str).collect();
+                write_whole(&path, lines.join("\n").as_bytes())
+            }
+        }
+    }
+
+    /// Takes the name from a file that was found damaged: as an incomplete one it is hashed again, and fetched again when
+    /// it is wrong.
+    pub fn doubt(&self, file: &RemoteFile, commit: &str) -> io::Result<()> {
+        let in_snapshot = self.snapshot(commit).join(&file.path);
+        let there = [self.blob(&file.id), in_snapshot].into_iter().find(|path| path.is_file());
+        let Some(there) = there else { return Ok(()) };
+        let incomplete = self.incomplete(&file.id);
+        super::partial::discard(&incomplete)?;
+        std::fs::rename(there, incomplete)
     }
 
     /// `None` for what is not there or cannot be what this program wrote.

@@ -140,7 +140,9 @@ impl Hub {
         }
         let client = client.build().map_err(|e| setup(reason(e)))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            // It only moves bytes, which takes a fraction of what they take to write and hash. With a second thread
+            // every piece would go from one to the other.
+            .worker_threads(1)
             .thread_name("hub")
             .enable_all()
             .build()
@@ -164,7 +166,8 @@ impl Hub {
             .spawn(work);
     }
 
-    /// Runs `work` on the hub's threads and waits. Unlike a runtime's own way of waiting, this holds on any thread.
+    /// Runs `work` on the hub's thread and waits. Unlike a runtime's own way of waiting, this holds on every thread but
+    /// that one.
     pub(crate) fn wait_for<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
