@@ -1,6 +1,5 @@
 //! One reply, on the engine thread: prompt to events.
 
-use crate::fit::PREFILL_ROWS;
 use crate::live::{Meter, Moment};
 use crate::loaded::LoadedCheckpoint;
 use crate::{from_engine, sampler_settings};
