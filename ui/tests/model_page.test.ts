@@ -68,7 +68,7 @@ test("pause, resume and discard do what they say; discarding asks first", async 
 });
 
 const refusals: [string, WireError, string[]][] = [
-  ["gated", HUB_ERRORS.gated, ["Open the model's page", "Try again"]],
+  ["gated", HUB_ERRORS.gated, ["Open the model's page", "Set a token…", "Try again"]],
   ["private", HUB_ERRORS.private, ["Set a token…", "Try again"]],
   ["stale", HUB_ERRORS.stale, ["Set a token…", "Try again"]],
   ["wrong name", HUB_ERRORS.wrongName, ["Try again"]],

@@ -79,6 +79,21 @@ async fn drafts(window: &Window) {
     assert!(accepted.ends_with('%'), "accepted: {accepted}");
 }
 
+/// Pictures in both themes and two sizes, for whoever wants to look.
+async fn survey(window: &Window, name: &str) {
+    if std::env::var_os("FORETOKEN_SHOTS").is_none() {
+        return;
+    }
+    for theme in ["dark", "light"] {
+        let script = "document.documentElement.dataset.theme = arguments[0]";
+        window.client.execute(script, vec![json!(theme)]).await.expect("the page runs scripts");
+        for (width, height) in [(640, 480), (1280, 800)] {
+            window.resize(width, height).await;
+            window.shot(&format!("{name}-{theme}-{width}")).await;
+        }
+    }
+}
+
 /// The percent a line about a download shows.
 fn percent(line: &str) -> Option<u64> {
     let before = line.split('%').next().filter(|before| before.len() < line.len())?;
@@ -141,13 +156,11 @@ async fn a_download_survives_a_lost_line_and_a_killed_app() {
     let hub = mirror.clone();
     play_and_kill(&home, "download-killed", move |window| async move {
         models(&window).await;
-        window.shot("models").await;
         look_at(&window, STEP).await;
         window.contains("[aria-labelledby='page-facts']", "step3p5").await;
         window.contains("[aria-labelledby='page-facts']", "In its own files").await;
         assert_eq!(window.attribute("fit", "data-fits").await.as_deref(), Some("true"));
         window.contains(DOWNLOAD, "Download (").await;
-        window.shot("model-page").await;
 
         // Looking for its head reads its header in two pieces, and then comes the file.
         let drop = Fault::new(Stage::Bytes, SHARD, Kind::Drop(size * 37 / 100));
@@ -188,7 +201,7 @@ async fn a_download_survives_a_lost_line_and_a_killed_app() {
         })
         .await;
         assert!(percent(&line) >= Some(kept * 100 / size - 1), "{line} after {kept} of {size}");
-        window.shot("models-downloading").await;
+        window.shot("models").await;
         window.contains(&card(STEP), "Ready").await;
         hub.with(|state| state.throttle = None);
 
@@ -203,7 +216,6 @@ async fn a_download_survives_a_lost_line_and_a_killed_app() {
         window.click(&button(STEP, 1)).await;
         window.contains(&card(STEP), "Loaded").await;
         window.contains(&card(STEP), "3 levels").await;
-        window.shot("models-loaded").await;
         drafts(&window).await;
     })
     .await;
@@ -261,18 +273,27 @@ async fn a_trunk_without_a_head_gets_it_and_nothing_else() {
         models(&window).await;
         window.contains(&here, "Needs a head").await;
         window.contains(&here, "No MTP head in this model").await;
+        look_at(&window, ORIGINAL).await;
+        window.contains(DOWNLOAD, "Download (").await;
+        survey(&window, "model-page").await;
+        window.click("[aria-label='Back to all models']").await;
+        window.fill(SEARCH, "").await;
         window.click(".get .button").await;
         window.contains(".get .button", "Get the MTP head (").await;
         window.contains(".get", &format!("From {ORIGINAL}")).await;
-        window.shot("models-head-offered").await;
+        survey(&window, "models-head-offered").await;
         let before = hub.sent();
         hub.with(|state| state.throttle = Some(1_000_000));
         window.click(".get .button").await;
+        if std::env::var_os("FORETOKEN_SHOTS").is_some() {
+            hub.with(|state| state.throttle = Some(20_000));
+            survey(&window, "models-head-on-its-way").await;
+            hub.with(|state| state.throttle = None);
+        }
         window.contains("head-field", &format!("MTP head from {ORIGINAL}")).await;
         window.contains(&here, "Ready").await;
         hub.with(|state| state.throttle = None);
         assert!(hub.sent() > before);
-        window.shot("models-head-fetched").await;
 
         window.click(&button(REPACK, 1)).await;
         window.contains(&here, "Loaded").await;
@@ -287,7 +308,7 @@ async fn a_trunk_without_a_head_gets_it_and_nothing_else() {
         window.click(&delete).await;
         window.contains(".ask", "This frees ").await;
         window.contains(".ask .button", "Keep").await;
-        window.shot("models-delete").await;
+        survey(&window, "models-delete").await;
         window.press(".ask .button", ESCAPE).await;
         assert!(cache.join("refs/main").is_file());
         window.click(&delete).await;
@@ -348,8 +369,8 @@ async fn what_the_hub_refuses_has_a_sentence_and_a_button() {
             }
         };
         look_at(&window, "acme/gated").await;
-        refused("accept its terms first", "Open the model's pageTry again").await;
-        window.shot("model-gated").await;
+        refused("accept its terms first", "Open the model's pageSet a token…Try again").await;
+        survey(&window, "model-gated").await;
         window.click(back).await;
 
         // The token is asked for where it is needed, and used from then on.
@@ -372,7 +393,6 @@ async fn what_the_hub_refuses_has_a_sentence_and_a_button() {
             .await;
         look_at(&window, "acme/gated").await;
         refused("cannot be reached. Check the network", "Try again").await;
-        window.shot("model-offline").await;
         window.change_settings(|settings| settings["hubEndpoint"] = json!(hub.endpoint)).await;
         window.click("[data-testid='hub-problem'] .buttons .button").await;
         window.contains(DOWNLOAD, "Download (").await;
