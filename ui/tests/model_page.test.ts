@@ -221,6 +221,7 @@ test("deleting says what it frees and leaves the page; a folder is only forgotte
   await fireEvent.click(await main().findByRole("button", { name: "Delete 103 GB" }));
   await waitFor(() => expect(stores.library.page).toBeNull());
   await waitFor(() => expect(screen.queryByRole("article", { name: "Step 3.5 Flash 4bit" })).toBeNull());
+  expect((await screen.findByTestId("notice")).textContent).toContain("103 GB of Step 3.5 Flash 4bit are freed.");
   await fireEvent.click(article("hy3-preview").getByRole("button", { name: "Forget…" }));
   expect(await article("hy3-preview").findByText(/Its files stay where they are/)).toBeTruthy();
   expect(article("Step 3.5 Flash").getByRole<HTMLButtonElement>("button", { name: "Delete…" }).disabled).toBe(true);

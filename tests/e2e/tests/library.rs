@@ -79,9 +79,13 @@ async fn drafts(window: &Window) {
     assert!(accepted.ends_with('%'), "accepted: {accepted}");
 }
 
+fn wants_pictures() -> bool {
+    std::env::var_os("FORETOKEN_SHOTS").is_some()
+}
+
 /// Pictures in both themes and two sizes, for whoever wants to look.
 async fn survey(window: &Window, name: &str) {
-    if std::env::var_os("FORETOKEN_SHOTS").is_none() {
+    if !wants_pictures() {
         return;
     }
     for theme in ["dark", "light"] {
@@ -166,17 +170,19 @@ async fn a_download_survives_a_lost_line_and_a_killed_app() {
         let drop = Fault::new(Stage::Bytes, SHARD, Kind::Drop(size * 37 / 100));
         hub.fault(Fault { skip: 2, ..drop });
         // It stays broken for a moment.
-        hub.fault(Fault::new(Stage::Bytes, SHARD, Kind::Drop(0)));
+        hub.fault(Fault::new(Stage::Bytes, SHARD, Kind::Drop(0)).times(2));
         hub.with(|state| state.throttle = Some(1_000_000));
         window.click(DOWNLOAD).await;
         window.contains(".download .why", "what was downloaded is kept").await;
         window.contains("download-line", "It goes on by itself").await;
         let sent: Vec<u64> = fetches(&hub, SHARD).iter().map(|row| row.sent).collect();
-        assert_eq!(sent.last(), Some(&(size * 37 / 100)), "{sent:?}");
+        assert!(sent.contains(&(size * 37 / 100)), "{sent:?}");
+        // Slow enough to be killed on the way.
+        hub.with(|state| state.throttle = Some(400_000));
         until("it goes on by itself", || async {
             let running = window.attribute("download", "data-state").await? == "running";
-            let sent = fetches(&hub, SHARD).last()?.sent;
-            (running && sent > size / 5 && sent < size * 3 / 5).then_some(())
+            let last = fetches(&hub, SHARD).pop()?;
+            (running && first_byte(&last) >= data && last.sent > size / 10).then_some(())
         })
         .await;
         window.contains("mark", "Downloading").await;
@@ -193,7 +199,9 @@ async fn a_download_survives_a_lost_line_and_a_killed_app() {
     assert!(kept > size * 37 / 100 && kept < size, "{kept} of {size} were there");
 
     let hub = mirror.clone();
-    hub.with(|state| state.throttle = Some(700_000));
+    // A picture takes its time.
+    let rate = if wants_pictures() { 200_000 } else { 700_000 };
+    hub.with(|state| state.throttle = Some(rate));
     play(&home, "download-resumed", move |window| async move {
         window.click("download-status").await;
         let line = until("the download is shown", || async {
@@ -285,7 +293,7 @@ async fn a_trunk_without_a_head_gets_it_and_nothing_else() {
         let before = hub.sent();
         hub.with(|state| state.throttle = Some(1_000_000));
         window.click(".get .button").await;
-        if std::env::var_os("FORETOKEN_SHOTS").is_some() {
+        if wants_pictures() {
             hub.with(|state| state.throttle = Some(20_000));
             survey(&window, "models-head-on-its-way").await;
             hub.with(|state| state.throttle = None);
