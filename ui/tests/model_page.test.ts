@@ -68,7 +68,7 @@ test("pause, resume and discard do what they say; discarding asks first", async 
 });
 
 const refusals: [string, WireError, string[]][] = [
-  ["gated", HUB_ERRORS.gated, ["Open the model's page", "Try again"]],
+  ["gated", HUB_ERRORS.gated, ["Open the model's page", "Set a token…", "Try again"]],
   ["private", HUB_ERRORS.private, ["Set a token…", "Try again"]],
   ["stale", HUB_ERRORS.stale, ["Set a token…", "Try again"]],
   ["wrong name", HUB_ERRORS.wrongName, ["Try again"]],
@@ -221,6 +221,7 @@ test("deleting says what it frees and leaves the page; a folder is only forgotte
   await fireEvent.click(await main().findByRole("button", { name: "Delete 103 GB" }));
   await waitFor(() => expect(stores.library.page).toBeNull());
   await waitFor(() => expect(screen.queryByRole("article", { name: "Step 3.5 Flash 4bit" })).toBeNull());
+  expect((await screen.findByTestId("notice")).textContent).toContain("103 GB of Step 3.5 Flash 4bit are freed.");
   await fireEvent.click(article("hy3-preview").getByRole("button", { name: "Forget…" }));
   expect(await article("hy3-preview").findByText(/Its files stay where they are/)).toBeTruthy();
   expect(article("Step 3.5 Flash").getByRole<HTMLButtonElement>("button", { name: "Delete…" }).disabled).toBe(true);

@@ -1,5 +1,6 @@
 //! From the engine's errors to what a person reads: one sentence with the next step, the chain of causes folded away.
 
+use crate::fit::gb;
 use crate::history::HistoryError;
 use crate::settings::SettingsError;
 use foretoken_engine::EngineError;
@@ -24,10 +25,6 @@ pub(crate) fn chain(e: &dyn Error) -> String {
         source = cause.source();
     }
     out
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 pub fn from_engine(e: &EngineError) -> WireError {
@@ -80,11 +77,11 @@ pub fn from_engine(e: &EngineError) -> WireError {
         }
         E::NotEnoughMemory { need, available } => (
             C::OutOfMemory,
-            format!("This model needs {} and {} are free. Close other programs, choose a smaller model, or load it anyway.", gib(*need), gib(*available)),
+            format!("This model needs {} and {} are free. Close other programs, choose a smaller model, or load it anyway.", gb(*need), gb(*available)),
         ),
         E::DiskFull { folder, need, available } => (
             C::Disk,
-            format!("{} needs {} and the disk has {} free. Free some space, or name a folder on another disk.", folder.display(), gib(*need), gib(*available)),
+            format!("{} needs {} and the disk has {} free. Free some space, or name a folder on another disk.", folder.display(), gb(*need), gb(*available)),
         ),
         E::NotFinite => (
             C::Internal,

@@ -1,6 +1,7 @@
 //! Whether the GPU computes. Nobody has run this on a Mac yet, so it is off unless the environment asks for it.
 
 use crate::error;
+use crate::fit::gb;
 use foretoken_engine::device_name;
 use foretoken_engine::gpu::{self, Refusal};
 use foretoken_engine::models::{Activations, Model};
@@ -71,12 +72,7 @@ fn on_metal(model: &mut Model) -> Result<String, Refusal> {
 fn sentence(refusal: &Refusal) -> String {
     match refusal {
         Refusal::TooLarge { need, budget } => {
-            let gb = |bytes: &u64| *bytes as f64 / 1e9;
-            format!(
-                "it takes {:.1} GB or more and this GPU works well with {:.1} GB",
-                gb(need),
-                gb(budget)
-            )
+            format!("it takes {} or more and this GPU works well with {}", gb(*need), gb(*budget))
         }
         other => other.to_string(),
     }

@@ -85,6 +85,7 @@ fn a_repack_that_lost_its_head_gets_it_with_its_download() {
     app.model_unload().unwrap();
     let folder = head_of(&app, REPACK).unwrap();
     assert!(Path::new(&folder).starts_with(dir.path().join("data/heads")));
+    assert_eq!(app.models_list().unwrap()[0].head_name.as_deref(), Some(ORIGINAL));
     app.model_delete(ModelRef { id: REPACK.into() }).unwrap();
     assert!(!Path::new(&folder).exists() && app.info().settings.model_heads.is_empty());
     app.shutdown();

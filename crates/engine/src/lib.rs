@@ -27,5 +27,6 @@ pub fn device_name(activations: models::Activations) -> String {
         models::Activations::Exact => "f32",
         models::Activations::Int8 => "int8",
     };
-    format!("CPU ({features}, {threads} threads, {numerics} activations)")
+    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    format!("CPU ({features}, {threads}, {numerics} activations)")
 }

@@ -79,7 +79,13 @@ fn pausing_keeps_the_bytes_and_the_next_start_goes_on_without_asking() {
     scene.mirror.with(|state| state.throttle = None);
     let before = scene.mirror.log().len();
     let listing = waiting[0].listing.clone();
-    run(&scene.hub, scene.cache.path(), listing, options()).result.expect("complete");
+    let ran = run(&scene.hub, scene.cache.path(), listing, options());
+    ran.result.expect("complete");
+    let first = ran.events.iter().find_map(|event| match event {
+        Event::Progress(progress) => Some(progress.done),
+        _ => None,
+    });
+    assert!(first >= Some(waiting[0].done), "what was here counts as fetched now: {first:?}");
     scene.assert_complete();
     assert_eq!(scene.mirror.sent_since(before), scene.list().bytes() - waiting[0].done);
 }

@@ -35,6 +35,8 @@ pub struct ModelEntry {
     pub repository: Option<String>,
     /// Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
     pub head: Option<String>,
+    /// What a person calls that head: a fetched one lies in a folder that is named after a commit.
+    pub head_name: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

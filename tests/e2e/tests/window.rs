@@ -1,6 +1,6 @@
 //! What a person does with the window, from the first start to a broken disk.
 
-use foretoken_e2e::{Home, Window, play, until};
+use foretoken_e2e::{Home, Window, copy, golden, play, until};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -16,17 +16,6 @@ const ESCAPE: &str = "\u{e00c}";
 const ENTER: &str = "\u{e007}";
 const DELETE: &str = "\u{e017}";
 const F2: &str = "\u{e032}";
-
-async fn wait_for_text(window: &Window) {
-    until("the reply has text", || async { window.reply().await.filter(|t| !t.trim().is_empty()) })
-        .await;
-}
-
-/// The reply ended, and what it says.
-async fn finished(window: &Window) -> String {
-    until("the reply ends", || async { (!window.streaming().await).then_some(()) }).await;
-    window.reply().await.expect("the reply stays on the page")
-}
 
 /// Waits until the app has stored it.
 async fn stored(window: &Window, what: &str, value: serde_json::Value) {
@@ -68,7 +57,7 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
         let usable = window.opened.elapsed();
         window.send(LONG).await;
         let sent = Instant::now();
-        wait_for_text(&window).await;
+        window.wait_for_text().await;
         eprintln!(
             "ms: window open {} after the start; then composer usable {}, first text {} ({} after sending)",
             (window.opened - window.began).as_millis(),
@@ -79,15 +68,15 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
 
         // Drafting: the numbers are there and move.
         drafting_says(&window, &["Drafting on", "Drafting paused"]).await;
-        let accepted = number(&window, "live-accept").await;
-        number(&window, "live-tokens-per-cycle").await;
+        let accepted = window.number("live-accept").await;
+        window.number("live-tokens-per-cycle").await;
         window.changed("live-accept", &accepted).await;
 
         // The switch works in the middle of the reply: nothing more is drafted, and then again.
         window.click("draft-switch").await;
         let off = drafting_says(&window, &["Drafting off."]).await;
         assert_eq!(switch(&window).await.as_deref(), Some("false"));
-        let (rate, now) = (accept_rate(&window).await, number(&window, "live-now").await);
+        let (rate, now) = (accept_rate(&window).await, window.number("live-now").await);
         let plain = window.changed("live-now", &now).await;
         assert_eq!(accept_rate(&window).await, rate, "something was drafted");
         window.fill("depth-select", "2").await;
@@ -108,7 +97,7 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
         assert!(window.streaming().await, "all of that happened while the reply ran");
 
         window.click("stop").await;
-        let stopped = finished(&window).await;
+        let stopped = window.finished().await;
         set_sampling(&window, "temperature-input", "0.3").await;
         stored(&window, "/options/sampling/temperature", json!(0.3)).await;
         assert_eq!(window.reply().await.as_ref(), Some(&stopped), "text came after the stop");
@@ -131,8 +120,8 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
         stored(&window, "/options/draft/kind", json!("auto")).await;
         window.click("new-chat").await;
         window.send(CODE).await;
-        wait_for_text(&window).await;
-        finished(&window).await;
+        window.wait_for_text().await;
+        window.finished().await;
         window.shot("window-light").await;
         window.click(".foot .row:last-child").await;
         window.click("[name='theme'][value='dark']").await;
@@ -146,14 +135,14 @@ async fn a_chat_is_answered_measured_stopped_and_kept() {
         })
         .await;
         window.click("chat-item").await;
-        wait_for_text(&window).await;
+        window.wait_for_text().await;
         begin_again(&window).await;
         until("a good part of the reply is written again", || async {
             (window.reply().await?.len() > 200).then_some(())
         })
         .await;
         window.shot("window-dark").await;
-        finished(&window).await;
+        window.finished().await;
     })
     .await;
 }
@@ -180,7 +169,7 @@ async fn accept_rate(window: &Window) -> Option<String> {
 }
 
 async fn speed(window: &Window, id: &str) -> f64 {
-    number(window, id).await.parse().expect("a number")
+    window.number(id).await.parse().expect("a number")
 }
 
 #[tokio::test]
@@ -194,15 +183,15 @@ async fn what_is_set_is_used() {
         set_sampling(&window, "maxTokens-input", "60").await;
         stored(&window, "/options/maxTokens", json!(60)).await;
         window.send(CODE).await;
-        wait_for_text(&window).await;
+        window.wait_for_text().await;
         for part in ["composer", "stop", "live-strip", "draft-switch", "model-name"] {
             assert!(window.inside(part).await, "{part} is not inside the smallest window");
         }
         window.shot("window-small").await;
-        finished(&window).await;
+        window.finished().await;
         window.resize(1280, 800).await;
-        wait_for_text(&window).await;
-        let drafted = finished(&window).await;
+        window.wait_for_text().await;
+        let drafted = window.finished().await;
         window.contains(".foot .ending", "longest reply").await;
         let fill = window.text("[aria-label^='Context:']").await.expect("the context is shown");
         assert!(fill.ends_with('%') && fill != "0%", "context fill: {fill}");
@@ -210,7 +199,7 @@ async fn what_is_set_is_used() {
         // The same text without drafting.
         let again = || async {
             begin_again(&window).await;
-            finished(&window).await
+            window.finished().await
         };
         window.click("draft-switch").await;
         stored(&window, "/options/draft/kind", json!("off")).await;
@@ -263,7 +252,7 @@ async fn what_is_set_is_used() {
         window.fill("#chat-search", "").await;
 
         // A model that cannot be loaded leaves the one before in its place.
-        let name = number(&window, "model-name").await;
+        let name = window.number("model-name").await;
         window.click(".foot .row").await;
         window.click("[aria-labelledby='models-title'] header .button").await;
         window.click("[aria-label='chosen'] .button").await;
@@ -298,22 +287,13 @@ async fn prompt_tokens(window: &Window) -> u64 {
         .expect("a reply with numbers")
 }
 
-/// What is shown there, once it holds something.
-async fn number(window: &Window, id: &str) -> String {
-    until(&format!("{id} shows something"), || async {
-        window.text(id).await.filter(|text| text.chars().any(char::is_alphanumeric))
-    })
-    .await
-}
-
 /// A repack that lost its head gets one from another folder, and drafting becomes available.
 #[tokio::test]
 async fn a_head_from_another_folder_makes_drafting_available() {
     let home = Home::empty();
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden");
     let bare = home.path("headless");
-    copy(&golden.join("hy_v3-tiny-headless"), &bare);
-    copy(&golden.join("hy_v3-tiny-head"), &home.path("chosen"));
+    copy(&golden("hy_v3-tiny-headless"), &bare);
+    copy(&golden("hy_v3-tiny-head"), &home.path("chosen"));
     let options = json!({
         "draft": { "kind": "fixed", "depth": 2 }, "rule": "residual", "maxTokens": 48,
         "sampling": { "temperature": 0.0 },
@@ -343,10 +323,10 @@ async fn a_head_from_another_folder_makes_drafting_available() {
         window.click("new-chat").await;
         assert!(window.usable("draft-switch").await.is_enabled().await.expect("a switch"));
         window.send("Once upon a time").await;
-        wait_for_text(&window).await;
-        finished(&window).await;
+        window.wait_for_text().await;
+        window.finished().await;
         window.contains("drafting-line", "Drafting on, depth 2").await;
-        let accepted = number(&window, "live-accept").await;
+        let accepted = window.number("live-accept").await;
         assert!(accepted.ends_with('%'), "accepted: {accepted}");
     })
     .await;
@@ -356,14 +336,6 @@ async fn a_head_from_another_folder_makes_drafting_available() {
         assert!(window.usable("draft-switch").await.is_enabled().await.expect("a switch"));
     })
     .await;
-}
-
-/// The files of a folder.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("writable");
-    for file in fs::read_dir(from).expect("a fixture").flatten() {
-        fs::copy(file.path(), to.join(file.file_name())).expect("copies");
-    }
 }
 
 #[tokio::test]
@@ -376,7 +348,7 @@ async fn a_broken_model_or_history_is_a_sentence_and_the_chats_stay() {
     let first = broken[0].clone();
     play(&home, "before-broken", |window| async move {
         window.send("Say hello.").await;
-        wait_for_text(&window).await;
+        window.wait_for_text().await;
         window.stop().await;
         window.usable("chat-item").await;
         load_at_next_start(&window, Some(&first)).await;
@@ -406,7 +378,7 @@ async fn a_broken_model_or_history_is_a_sentence_and_the_chats_stay() {
         .await;
         eprintln!("{said}");
         window.send("Say hello again.").await;
-        wait_for_text(&window).await;
+        window.wait_for_text().await;
     })
     .await;
 }

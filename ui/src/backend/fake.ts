@@ -36,6 +36,11 @@ function problem(code: WireError["code"], message: string, detail = ""): WireErr
   return { code, message, detail };
 }
 
+/** A folder by its last part, a repository by its whole name. */
+function calledBy(head: string | null): string | null {
+  return head?.startsWith("/") ? (head.split("/").at(-1) ?? head) : head;
+}
+
 /** As the engine says it of a model with a head from elsewhere. */
 function withHead(model: LoadedModel, head: string): LoadedModel {
   const sentence = `MTP head with 3 levels in mtp.safetensors, from ${head.split("/").pop()}.`;
@@ -100,13 +105,13 @@ export class FakeBackend implements Backend {
       models_list: () => s.entries,
       model_add_folder: ({ folder }) => {
         const name = folder.split("/").pop() ?? folder;
-        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null, ownHead: true, missing: false, repository: null, head: null }];
+        s.entries = [...s.entries, { id: folder, name, source: "folder", folder, bytes: 8.2e9, problem: null, ownHead: true, missing: false, repository: null, head: null, headName: null }];
         return s.entries;
       },
       model_choose_folder: () => ({ folder: "/data/models/GLM-4.7-Flash" }),
       model_set_head: ({ id, head }) => {
         if (head !== null && s.headRefusal) throw s.headRefusal;
-        return (s.entries = s.entries.map((e) => (e.id === id ? { ...e, head } : e)));
+        return (s.entries = s.entries.map((e) => (e.id === id ? { ...e, head, headName: calledBy(head) } : e)));
       },
       model_load: ({ id, anyway }, onEvent) => {
         if (s.loadRefusal && !anyway) throw s.loadRefusal;

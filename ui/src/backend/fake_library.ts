@@ -203,10 +203,10 @@ export class FakeLibrary {
   #arrive(id: string, head: string | null, bytes: number): void {
     const s = this.#setup;
     if (head !== null) {
-      s.entries = s.entries.map((e) => (e.id === id ? { ...e, head } : e));
+      s.entries = s.entries.map((e) => (e.id === id ? { ...e, head, headName: head } : e));
       return;
     }
-    const entry: ModelEntry = { id, name: id.split("/").pop()!, source: "hub_cache", folder: `/models/${id}`, bytes, problem: null, ownHead: true, missing: false, repository: id, head: null };
+    const entry: ModelEntry = { id, name: id.split("/").pop()!, source: "hub_cache", folder: `/models/${id}`, bytes, problem: null, ownHead: true, missing: false, repository: id, head: null, headName: null };
     s.entries = [...s.entries.filter((e) => e.id !== id), entry];
     this.#part.offers = this.#part.offers.map((o) => (o.repository === id ? { ...o, have: id } : o));
   }

@@ -89,9 +89,9 @@ export const NO_HEAD_MODEL: LoadedModel = {
 };
 
 export const ENTRIES: ModelEntry[] = [
-  { id: "starter", name: "SmolLM2 135M", source: "starter", folder: "Comes with the app", bytes: 277 * MIB, problem: null, ownHead: true, missing: false, repository: null, head: null },
-  { id: STEP_MODEL.id, name: "Step 3.5 Flash", source: "hub_cache", folder: STEP_MODEL.report.folder, bytes: 108 * GIB, problem: null, ownHead: true, missing: false, repository: STEP_MODEL.id, head: null },
-  { id: NO_HEAD_MODEL.id, name: "Step 3.5 Flash 4bit", source: "hub_cache", folder: "/models/Step-3.5-Flash-4bit", bytes: 103 * GIB, problem: null, ownHead: false, missing: false, repository: NO_HEAD_MODEL.id, head: null },
+  { id: "starter", name: "SmolLM2 135M", source: "starter", folder: "Comes with the app", bytes: 277 * MIB, problem: null, ownHead: true, missing: false, repository: null, head: null, headName: null },
+  { id: STEP_MODEL.id, name: "Step 3.5 Flash", source: "hub_cache", folder: STEP_MODEL.report.folder, bytes: 108 * GIB, problem: null, ownHead: true, missing: false, repository: STEP_MODEL.id, head: null, headName: null },
+  { id: NO_HEAD_MODEL.id, name: "Step 3.5 Flash 4bit", source: "hub_cache", folder: "/models/Step-3.5-Flash-4bit", bytes: 103 * GIB, problem: null, ownHead: false, missing: false, repository: NO_HEAD_MODEL.id, head: null, headName: null },
   {
     id: "/data/models/hy3-preview",
     name: "hy3-preview",
@@ -103,6 +103,7 @@ export const ENTRIES: ModelEntry[] = [
     missing: false,
     repository: null,
     head: null,
+    headName: null,
   },
 ];
 

@@ -192,7 +192,11 @@ repository: string | null,
 /**
  * Folder or `owner/name` whose MTP head is put on it in place of its own; `None` = its own, if it has one.
  */
-head: string | null, };
+head: string | null, 
+/**
+ * What a person calls that head: a fetched one lies in a folder that is named after a commit.
+ */
+headName: string | null, };
 
 export type HeadInfo = { found: boolean, 
 /**

@@ -88,16 +88,19 @@ export class Files {
     this.plan = null;
   }
 
-  async confirmDelete(): Promise<void> {
+  /** Bytes freed; null = nothing was deleted. */
+  async confirmDelete(): Promise<number | null> {
     const plan = this.plan;
-    if (plan === null || this.deleting !== null) return;
+    if (plan === null || this.deleting !== null) return null;
     this.deleting = plan.id;
     try {
       const entries = await this.#backend.call("model_delete", { id: plan.id });
       this.onDeleted(entries, plan.id);
       if (this.check?.id === plan.id) this.check = null;
+      return plan.onlyForgets ? null : plan.frees;
     } catch (thrown) {
       this.#problems.report(thrown);
+      return null;
     } finally {
       this.plan = null;
       this.deleting = null;

@@ -5,7 +5,7 @@ use crate::error::from_library;
 use crate::{ModelPlace, check_head, from_engine, place};
 use foretoken_engine::EngineError;
 use foretoken_engine::models::has_head;
-use foretoken_library::{Entry, Library, Source};
+use foretoken_library::{Entry, Library, Source, name_of};
 use foretoken_protocol::*;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,12 @@ fn problem(entry: &Entry, e: &EngineError, folder: &str) -> String {
     }
 }
 
+/// A folder by its name, a repository as it is.
+fn called(head: &str) -> String {
+    let path = Path::new(head);
+    if path.is_absolute() { name_of(path) } else { head.to_owned() }
+}
+
 impl App {
     pub(super) fn library(&self) -> Library {
         self.inner.paths.library(&lock(&self.inner.settings).model_folders)
@@ -42,6 +48,7 @@ impl App {
             ModelEntry {
                 problem: own_head.as_ref().err().map(|e| problem(&entry, e, &folder)),
                 own_head: own_head.ok(),
+                head_name: heads.get(&entry.id).map(|head| called(head)),
                 head: heads.get(&entry.id).cloned(),
                 missing: entry.missing,
                 repository: entry.repository,
@@ -61,7 +68,7 @@ impl App {
     }
 
     pub fn model_add_folder(&self, request: AddFolder) -> Answer<Vec<ModelEntry>> {
-        if !std::path::Path::new(&request.folder).is_dir() {
+        if !Path::new(&request.folder).is_dir() {
             return Err(from_library(&foretoken_library::LibraryError::NoFolder {
                 folder: request.folder.into(),
             }));

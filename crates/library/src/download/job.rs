@@ -72,8 +72,13 @@ impl Job {
     fn begin(&self) -> Result<(), DownloadError> {
         self.place.prepare()?;
         self.doubt_damaged()?;
-        let left: u64 =
-            self.files().iter().map(|f| f.size - self.place.bytes_of(f, self.commit())).sum();
+        let mut left = 0;
+        for (have, file) in self.have.iter().zip(self.files()) {
+            let there = self.place.bytes_of(file, self.commit());
+            // Before the first report: what is here already did not come over the line just now.
+            have.store(there, Ordering::Relaxed);
+            left += file.size - there;
+        }
         need_disk(self.place.root(), left, self.options.also_needed)?;
         self.place.write_pending(&self.line.listing)
     }

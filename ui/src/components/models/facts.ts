@@ -35,7 +35,7 @@ export function factsOf({ offer, entry, hub, loaded }: Known): Fact[] {
   } else if (hub?.bits) add("Weights", `${hub.bits}-bit`);
 
   if (report) add("MTP head", report.head.sentence);
-  else if (entry?.head) add("MTP head", `From ${entry.head}`);
+  else if (entry?.head) add("MTP head", `From ${entry.headName ?? entry.head}`);
   else if (entry) add("MTP head", entry.ownHead === null ? "Not known" : entry.ownHead ? "In its own files" : "None in its files");
   else if (hub) add("MTP head", headWords(hub.head));
   else if (offer) add("MTP head", offeredHeadWords(offer), claimed("head") || claimed("headBytes"));

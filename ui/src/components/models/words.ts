@@ -100,7 +100,7 @@ export type Step = "page" | "token" | "retry";
 
 /** What can be done about a refusal, the likeliest first. */
 export function stepsFor(code: ErrorCode): Step[] {
-  if (code === "gated") return ["page", "retry"];
+  if (code === "gated") return ["page", "token", "retry"];
   if (code === "token_needed" || code === "token_stale") return ["token", "retry"];
   return ["retry"];
 }
