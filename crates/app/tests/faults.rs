@@ -243,7 +243,7 @@ fn a_full_disk_is_told_before_and_in_the_middle() {
     let id = start(&scene.app, REPO).id;
     let error = until_failed(&scene.app, &id);
     let (start, end) = (
-        error.message.starts_with("1.8 MB are needed in "),
+        error.message.starts_with("1.7 MB are needed in "),
         "Free some space and go on; nothing is lost.",
     );
     assert!(start && error.message.ends_with(end), "{error:?}");
