@@ -121,8 +121,8 @@ impl LayerCache {
         }
     }
 
-    /// Adds rows (`keys`, `values` [rows, width], f32 or f16 and always the same) and returns what they may look at: with them, everything that is kept,
-    /// so that the first of several new rows still sees its whole window.
+    /// Adds rows (`keys`, `values` [rows, width], f32 or f16 and always the same) and returns what they may look at: with
+    /// them, everything that is kept, so that the first of several new rows still sees its whole window.
     pub fn append(&mut self, keys: &Tensor, values: &Tensor) -> Result<Seen> {
         let rows = keys.dims2()?.0;
         self.make_room_for(rows, keys.dtype())?;
