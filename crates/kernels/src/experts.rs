@@ -6,7 +6,7 @@
 
 use crate::elementwise::swiglu_slice;
 use crate::linear::apply;
-use crate::linear::int8::{self, Order, Product, Rows};
+use crate::linear::int8::{self, Input, Order, Product, Rows};
 use crate::many::Activations;
 use crate::pool::{self, Out};
 use crate::weight::{Affine, Weight};
@@ -144,7 +144,7 @@ impl ExpertMlp<'_> {
             .map(|(group, (gate, up))| Product {
                 weight: gate,
                 up: Some((up, self.experts.limit)),
-                x: group.iter().map(|at| x.row(at / per_row)).collect(),
+                x: Input::Rows(group.iter().map(|at| x.row(at / per_row)).collect()),
                 // SAFETY: every place has `width` floats of its own.
                 out: group.iter().map(|at| unsafe { to.at(at * width) }).collect(),
             })
@@ -160,7 +160,7 @@ impl ExpertMlp<'_> {
             .map(|(group, down)| Product {
                 weight: down,
                 up: None,
-                x: group.iter().map(|at| act.row(*at)).collect(),
+                x: Input::Rows(group.iter().map(|at| act.row(*at)).collect()),
                 // SAFETY: every place has `hidden` floats of its own.
                 out: group.iter().map(|at| unsafe { to.at(at * hidden) }).collect(),
             })

@@ -52,6 +52,26 @@ pub trait Lanes: Copy + 'static {
     /// Writes 16 f16, any alignment: the nearest, ties to even, +-65504 for what is beyond; NaN stays.
     unsafe fn to_f16(p: *mut u8, v: Self::V);
 
+    /// The lowest byte of each lane's bits, of `a`'s and then of `b`'s, as eight words, and the sum of these bytes as signed
+    /// ones. `SPREAD` puts the evens of each eight before its odds.
+    #[inline(always)]
+    unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
+        let mut bits = [0f32; 32];
+        unsafe {
+            Self::store(bits.as_mut_ptr(), a);
+            Self::store(bits.as_mut_ptr().add(16), b);
+        }
+        let (mut words, mut sum) = ([[0; 4]; 8], 0);
+        for (q, word) in words.iter_mut().enumerate() {
+            for (c, byte) in word.iter_mut().enumerate() {
+                let from = if SPREAD { q / 2 * 8 + 2 * c + q % 2 } else { 4 * q + c };
+                *byte = bits[from].to_bits() as u8;
+                sum += i32::from(*byte as i8);
+            }
+        }
+        (words.map(u32::from_ne_bytes), sum)
+    }
+
     /// Asks for the cache line behind `p`, which need not be readable.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
@@ -311,6 +331,10 @@ mod tests {
             out.extend(L::sums(&eight).map(f32::to_bits));
             out.extend(eight.map(|v| L::sum(v).to_bits()));
             out.push(L::hmax(a).to_bits());
+            for (words, sum) in [L::low_bytes::<false>(a, b), L::low_bytes::<true>(b, a)] {
+                out.extend(words);
+                out.push(sum as u32);
+            }
         }
     }
 

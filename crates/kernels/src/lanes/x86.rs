@@ -36,8 +36,35 @@ unsafe fn halves512(v: __m512) -> (__m256, __m256) {
     }
 }
 
+/// See [`Lanes::low_bytes`]. By hand: left to itself the compiler takes some of the bytes out one by one.
+#[inline(always)]
+unsafe fn words256<const SPREAD: bool>(bytes: __m256i) -> ([u32; 8], i32) {
+    unsafe {
+        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+        let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+        let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b1110>(sums));
+        let sum = _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32::<1>(sums)));
+        let apart = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+        let bytes = if SPREAD {
+            _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(apart))
+        } else {
+            bytes
+        };
+        (std::mem::transmute::<__m256i, [u32; 8]>(bytes), sum)
+    }
+}
+
 impl Lanes for Avx512 {
     type V = __m512;
+    #[inline(always)]
+    unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
+        unsafe {
+            let a = _mm512_cvtepi32_epi8(_mm512_castps_si512(a));
+            let b = _mm512_cvtepi32_epi8(_mm512_castps_si512(b));
+            words256::<SPREAD>(_mm256_set_m128i(b, a))
+        }
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -212,6 +239,21 @@ unsafe fn bf16_8(p: *const u8) -> __m256 {
 
 impl Lanes for Avx2 {
     type V = [__m256; 2];
+    #[inline(always)]
+    unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
+        unsafe {
+            let low = _mm256_set1_epi32(255);
+            let a0 = _mm256_and_si256(_mm256_castps_si256(a[0]), low);
+            let a1 = _mm256_and_si256(_mm256_castps_si256(a[1]), low);
+            let b0 = _mm256_and_si256(_mm256_castps_si256(b[0]), low);
+            let b1 = _mm256_and_si256(_mm256_castps_si256(b[1]), low);
+            // Packing goes half by half: fours of a0, a1, b0, b1, then the other fours of each.
+            let bytes =
+                _mm256_packus_epi16(_mm256_packus_epi32(a0, a1), _mm256_packus_epi32(b0, b1));
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            words256::<SPREAD>(_mm256_permutevar8x32_epi32(bytes, order))
+        }
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }

@@ -13,6 +13,8 @@
 //!
 //! Codes of 4 and 8 bits are unpacked in registers, once for up to 8 rows of x; others go to bytes in scratch first.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod lanes;
 mod panel;
 mod quantise;
@@ -25,12 +27,19 @@ use crate::pool::{self, Out};
 use crate::weight::Affine;
 use std::cell::RefCell;
 
+/// Rows of x, laid out in a weight's order.
+pub(crate) enum Input {
+    /// Each by itself.
+    Rows(Vec<*const Line>),
+    /// All of them, in tiles of 16.
+    Tiles(*const Line),
+}
+
 /// Some rows of x against one weight, or against two that share them: silu(gate x) * up x, limited.
 pub(crate) struct Product<'a> {
     pub weight: &'a Affine,
     pub up: Option<(&'a Affine, f32)>,
-    /// Rows laid out in the weight's order.
-    pub x: Vec<*const Line>,
+    pub x: Input,
     /// For each row of x, n outputs that nobody else writes.
     pub out: Vec<*mut f32>,
 }
@@ -46,7 +55,7 @@ impl Product<'_> {
 
     /// What a pass over it costs, in bytes that take as long to read.
     fn cost(&self) -> usize {
-        self.weight.n * self.bytes_per_output() * (3 + self.x.len()) / 4
+        self.weight.n * self.bytes_per_output() * (3 + self.out.len()) / 4
     }
 }
 
@@ -78,8 +87,12 @@ pub(crate) fn run(products: &[Product<'_>]) {
         let n = p.weight.n;
         let per_output = (p.cost() / n.max(1)).max(1);
         let unpacked = if is_direct(p.weight) { p.bytes_per_output() } else { p.weight.k };
-        let panel = if p.x.len() > MOST_ROWS { PANEL / unpacked.max(1) } else { n };
-        let rows = (share / per_output).min(panel).next_multiple_of(GRAIN);
+        let (panel, grain) = match &p.x {
+            Input::Rows(x) if x.len() > MOST_ROWS => (PANEL / unpacked.max(1), GRAIN),
+            Input::Rows(_) => (n, GRAIN),
+            Input::Tiles(_) => (n, amx::TILE_OUTPUTS),
+        };
+        let rows = (share / per_output).min(panel).next_multiple_of(grain);
         chunks.extend((0..n).step_by(rows).map(|first| (p, first, (first + rows).min(n))));
     }
     let chunk = |i: usize| {
@@ -90,8 +103,8 @@ pub(crate) fn run(products: &[Product<'_>]) {
                 scratch.resize(need, 0);
             }
             match p.up {
-                None => panel(p.weight, &p.x, &p.out, first..end, scratch),
-                Some((up, limit)) => with_scratch(&UP, p.x.len() * (end - first), |side| {
+                None => outputs(p.weight, &p.x, &p.out, first..end, scratch),
+                Some((up, limit)) => with_scratch(&UP, p.out.len() * (end - first), |side| {
                     gated(p, up, limit, (first, end), scratch, side)
                 }),
             }
@@ -104,13 +117,52 @@ pub(crate) fn run(products: &[Product<'_>]) {
     }
 }
 
+/// Outputs `range` of `weight` for all rows of x.
+fn outputs(
+    weight: &Affine,
+    x: &Input,
+    out: &[*mut f32],
+    range: std::ops::Range<usize>,
+    scratch: &mut [u8],
+) {
+    match x {
+        Input::Rows(x) => panel(weight, x, out, range, scratch),
+        // SAFETY: `Shared` asks before it lays x out in tiles; chunks begin at whole tiles.
+        Input::Tiles(x) => unsafe { amx::panel(weight, *x, out, range) },
+    }
+}
+
+/// Rows that several products read.
+struct Shared {
+    rows: Rows,
+    /// In tiles.
+    tiled: bool,
+}
+
+impl Shared {
+    /// x is [m, k].
+    fn new(x: &[f32], order: Order) -> Self {
+        if amx::takes(x.len() / order.k) {
+            return Self { rows: Rows::tiles(x, order), tiled: true };
+        }
+        Self { rows: Rows::new(x, order), tiled: false }
+    }
+
+    fn input(&self, m: usize) -> Input {
+        if self.tiled {
+            return Input::Tiles(self.rows.first());
+        }
+        Input::Rows((0..m).map(|r| self.rows.row(r)).collect())
+    }
+}
+
 /// [m, n] of several weights that read the same x and share an [`Order`].
 pub(crate) fn apply(x: &[f32], weights: &[&Affine]) -> Vec<Vec<f32>> {
     let Some(first) = weights.first() else { return Vec::new() };
     let m = x.len() / first.k;
     let mut out: Vec<Vec<f32>> = weights.iter().map(|w| vec![0f32; m * w.n]).collect();
     if m > 0 {
-        let rows = Rows::new(x, order(first));
+        let rows = Shared::new(x, order(first));
         let products: Vec<_> = weights
             .iter()
             .zip(&mut out)
@@ -126,7 +178,7 @@ pub(crate) fn apply_gated(x: &[f32], gate: &Affine, up: &Affine, limit: f32) -> 
     let m = x.len() / gate.k;
     let mut out = vec![0f32; m * gate.n];
     if m > 0 {
-        let rows = Rows::new(x, order(gate));
+        let rows = Shared::new(x, order(gate));
         run(&[product(gate, Some((up, limit)), &rows, &mut out)]);
     }
     out
@@ -135,13 +187,31 @@ pub(crate) fn apply_gated(x: &[f32], gate: &Affine, up: &Affine, limit: f32) -> 
 fn product<'a>(
     weight: &'a Affine,
     up: Option<(&'a Affine, f32)>,
-    rows: &Rows,
+    rows: &Shared,
     out: &mut [f32],
 ) -> Product<'a> {
     let (m, to) = (out.len() / weight.n.max(1), Out(out.as_mut_ptr()));
-    let x = (0..m).map(|r| rows.row(r)).collect();
+    let x = rows.input(m);
     // SAFETY: row r's outputs are inside `out`.
     Product { weight, up, x, out: (0..m).map(|r| unsafe { to.at(r * weight.n) }).collect() }
+}
+
+/// Without tiles all rows go one by one.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod amx {
+    pub const TILE_OUTPUTS: usize = 16;
+
+    pub fn takes(_rows: usize) -> bool {
+        false
+    }
+
+    pub unsafe fn panel(
+        _: &super::Affine,
+        _: *const super::Line,
+        _: &[*mut f32],
+        _: std::ops::Range<usize>,
+    ) {
+    }
 }
 
 thread_local! {
@@ -161,9 +231,9 @@ fn gated(
     let n = end - first;
     // Column `first` of each row lands at its own place in `side`.
     let places: Vec<*mut f32> =
-        (0..p.x.len()).map(|r| side[r * n..].as_mut_ptr().wrapping_sub(first)).collect();
-    panel(p.weight, &p.x, &p.out, first..end, scratch);
-    panel(up, &p.x, &places, first..end, scratch);
+        (0..p.out.len()).map(|r| side[r * n..].as_mut_ptr().wrapping_sub(first)).collect();
+    outputs(p.weight, &p.x, &p.out, first..end, scratch);
+    outputs(up, &p.x, &places, first..end, scratch);
     let mut gate = vec![0f32; n];
     for (out, up) in p.out.iter().zip(side.chunks(n)) {
         // SAFETY: these columns are this chunk's.

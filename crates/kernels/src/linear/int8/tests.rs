@@ -66,7 +66,7 @@ fn a_row_does_not_depend_on_how_many_share_the_call() {
             let x: Vec<f32> = (0..23 * k).map(|_| rng.float()).collect();
             let alone: Vec<u32> =
                 (0..23).flat_map(|i| bits(&one(&x[i * k..(i + 1) * k], w))).collect();
-            for m in [2, 3, 4, 5, 6, 7, 8, 9, 12, 23] {
+            for m in [2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 23] {
                 let together = bits(&one(&x[..m * k], w));
                 assert!(together == alone[..m * n], "{} bits n{n} k{k}: {m} rows", w.bits);
             }
@@ -77,7 +77,7 @@ fn a_row_does_not_depend_on_how_many_share_the_call() {
 #[test]
 fn backends_agree_bit_for_bit() {
     let mut rng = Rng(5);
-    for (n, k) in [(11, 704), (19, 576), (9, 800), (21, 64), (5, 512)] {
+    for (n, k) in [(11, 704), (19, 576), (9, 800), (37, 64), (5, 512), (40, 1536), (17, 2208)] {
         agree(&mut rng, n, k);
     }
 }
@@ -86,19 +86,19 @@ fn agree(rng: &mut Rng, n: usize, k: usize) {
     for w in affine(&weights(rng, n, k)) {
         // The largest codes and values there are, where narrow sums would overflow.
         for extreme in [false, true] {
-            let m = 9;
+            let m = 21;
             let x: Vec<f32> = (0..m * k).map(|_| if extreme { 1.0 } else { rng.float() }).collect();
             let mut w = w.clone();
             if extreme {
                 w.codes = crate::Bytes::from_vec(vec![0xff; w.codes.len()]);
             }
             let rows = Rows::new(&x, order(&w));
+            let lines: Vec<_> = (0..m).map(|r| rows.row(r)).collect();
             let with = |backend| {
                 let mut out = vec![0f32; m * n];
-                let p = product(&w, None, &rows, &mut out);
+                let places: Vec<_> = (0..m).map(|r| out[r * n..].as_mut_ptr()).collect();
                 let mut scratch = vec![0; (k + 64) * GRAIN];
-                unsafe { panel_on(backend, &w, &p.x, &p.out, 0..n, &mut scratch) };
-                drop(p);
+                unsafe { panel_on(backend, &w, &lines, &places, 0..n, &mut scratch) };
                 bits(&out)
             };
             let want = with(Backend::Portable);
@@ -108,6 +108,9 @@ fn agree(rng: &mut Rng, n: usize, k: usize) {
                     assert!(with(Backend::Avx2) == want, "{} bits g{}: AVX2", w.bits, w.group);
                 }
                 assert!(with(backend()) == want, "{} bits g{}: {:?}", w.bits, w.group, backend());
+                if amx::takes(m) {
+                    assert!(bits(&one(&x, &w)) == want, "{} bits g{}: tiles", w.bits, w.group);
+                }
             }
         }
     }
