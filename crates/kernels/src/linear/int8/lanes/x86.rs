@@ -88,12 +88,14 @@ impl Int8 for Avx512 {
     #[inline(always)]
     unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V {
         unsafe {
-            let mut sum = _mm512_setzero_si512();
-            for q in 0..LINES {
-                let x = _mm512_load_si512(x.add(64 * q).cast());
-                sum = _mm512_dpbusd_epi32(sum, codes[q], x);
+            // Two chains: one of eight has to wait for itself.
+            let (mut a, mut b) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+            for q in 0..LINES / 2 {
+                let x = x.add(128 * q);
+                a = _mm512_dpbusd_epi32(a, codes[2 * q], _mm512_load_si512(x.cast()));
+                b = _mm512_dpbusd_epi32(b, codes[2 * q + 1], _mm512_load_si512(x.add(64).cast()));
             }
-            _mm512_cvtepi32_ps(sum)
+            _mm512_cvtepi32_ps(_mm512_add_epi32(a, b))
         }
     }
     #[inline(always)]
