@@ -112,8 +112,19 @@ fn agree(rng: &mut Rng, n: usize, k: usize) {
                     assert!(bits(&one(&x, &w)) == want, "{} bits g{}: tiles", w.bits, w.group);
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                assert!(with(Backend::Neon) == want, "{} bits g{}: NEON", w.bits, w.group);
+            }
         }
     }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn the_backend_follows_the_instructions() {
+    let dot = crate::cpu_features() == "NEON with dot product";
+    assert_eq!(backend(), if dot { Backend::Neon } else { Backend::Portable });
 }
 
 #[test]
