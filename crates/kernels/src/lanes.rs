@@ -165,6 +165,11 @@ impl Lanes for Portable {
         }
         s[0]
     }
+    // A function of its own, because it is much code and not where the time goes.
+    #[inline(never)]
+    unsafe fn sums(v: &[Self::V; 8]) -> [f32; 8] {
+        v.map(|v| unsafe { Self::sum(v) })
+    }
     #[inline(always)]
     unsafe fn hmax(v: Self::V) -> f32 {
         v.iter().copied().fold(f32::NEG_INFINITY, f32::max)

@@ -156,7 +156,8 @@ impl Int8 for Portable {
     type Table = [f32; 16];
     type Index = [u8; 16];
     type Unpacked = Whole;
-    #[inline(always)]
+    // Functions of their own: inlined for every number of rows, this was half of what the crate takes to compile.
+    #[inline(never)]
     unsafe fn nibbles_of(p: *const u8) -> Self::Codes {
         let raw = unsafe { p.cast::<[u8; 16 * STRETCH]>().read() };
         let mut out = [[0; 64]; LINES];
@@ -170,7 +171,7 @@ impl Int8 for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn bytes_of(p: *const u8) -> Self::Codes {
         let raw = unsafe { p.cast::<[u8; 32 * STRETCH]>().read() };
         let mut out = [[0; 64]; LINES];
@@ -183,7 +184,7 @@ impl Int8 for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V {
         let mut sums = [0i32; 16];
         for q in 0..LINES {
@@ -208,7 +209,7 @@ impl Int8 for Portable {
     unsafe fn spread(table: Self::Table, index: Self::Index) -> Self::V {
         std::array::from_fn(|j| table[index[j] as usize])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn keep(v: Self::V, from: usize, to: usize) -> Self::V {
         std::array::from_fn(|j| if (from..to).contains(&block_of(j)) { v[j] } else { 0.0 })
     }

@@ -134,6 +134,37 @@ unsafe fn dot_quarter<F: Codes>(codes: &Quarter, x: *const i8, h: usize) -> floa
     }
 }
 
+/// Nothing is loaded early across it: with three rows and more the compiler would mix quarters, and then put aside what has no
+/// register.
+#[inline(always)]
+unsafe fn apart<const R: usize>() {
+    if R > 2 {
+        unsafe { asm!("", options(nostack, preserves_flags)) }
+    }
+}
+
+/// A quarter is unpacked once for all rows, and done with before the next: 8 registers of codes, and of the accumulators only
+/// its own.
+#[inline(always)]
+unsafe fn take_quarter<F: Codes, const R: usize>(
+    codes: *const u8,
+    (scale, bias): &([float32x4_t; 4], [float32x4_t; 4]),
+    x: &[*const f32; R],
+    acc: &mut [[float32x4_t; 4]; R],
+    h: usize,
+) {
+    unsafe {
+        let own = quarter::<F>(codes, h);
+        for r in 0..R {
+            let products = dot_quarter::<F>(&own, x[r].cast(), h);
+            let behind = x[r].add(16 * LINES + 4 * h);
+            let products = vmulq_f32(products, vld1q_f32(behind));
+            let ones = vfmaq_f32(acc[r][h], vld1q_f32(behind.add(16)), bias[h]);
+            acc[r][h] = vfmaq_f32(ones, products, scale[h]);
+        }
+    }
+}
+
 impl Int8 for Neon {
     /// Where they lie: as bytes a stretch's codes are 32 registers, all there are, so they are taken a quarter at a time.
     type Codes = *const u8;
@@ -159,24 +190,26 @@ impl Int8 for Neon {
             out
         }
     }
-    // A quarter is unpacked once for all rows, and done with before the next: 8 registers of codes, and of the accumulators
-    // only its own.
     #[inline(always)]
     unsafe fn take<F: Codes, const R: usize>(
         codes: *const u8,
-        (scale, bias): (Self::V, Self::V),
+        scaling: (Self::V, Self::V),
         x: &[*const f32; R],
         acc: &mut [Self::V; R],
     ) {
         unsafe {
-            for h in 0..4 {
-                let own = quarter::<F>(codes, h);
-                for r in 0..R {
-                    let products = dot_quarter::<F>(&own, x[r].cast(), h);
-                    let behind = x[r].add(16 * LINES + 4 * h);
-                    let products = vmulq_f32(products, vld1q_f32(behind));
-                    let ones = vfmaq_f32(acc[r][h], vld1q_f32(behind.add(16)), bias[h]);
-                    acc[r][h] = vfmaq_f32(ones, products, scale[h]);
+            if R <= 4 {
+                // Written out, so that accumulators stay in registers; those of more rows would not find room.
+                take_quarter::<F, R>(codes, &scaling, x, acc, 0);
+                apart::<R>();
+                take_quarter::<F, R>(codes, &scaling, x, acc, 1);
+                apart::<R>();
+                take_quarter::<F, R>(codes, &scaling, x, acc, 2);
+                apart::<R>();
+                take_quarter::<F, R>(codes, &scaling, x, acc, 3);
+            } else {
+                for h in 0..4 {
+                    take_quarter::<F, R>(codes, &scaling, x, acc, h);
                 }
             }
         }
