@@ -10,12 +10,14 @@ case ${CARGO_TARGET_DIR:-} in
   *) target=$PWD/$CARGO_TARGET_DIR && export CARGO_TARGET_DIR=$target ;;
 esac
 export PATH="$target/tools/node_modules/.bin:$HOME/.cargo/bin:$PATH"
-export MACOS_TARGET_DIR=$target/macos-check
+export MACOS_TARGET_DIR=$target/macos-check ARM_TARGET_DIR=$target/arm-check
 
 packages=(
   build-essential pkg-config libwebkit2gtk-4.1-dev librsvg2-dev # the window
   webkit2gtk-driver xvfb xauth dbus dbus-x11 fonts-dejavu-core  # its end-to-end test
-  rustc-web cargo-web rust-web-src                              # the type check for macOS
+  rustc-web cargo-web rust-web-src                              # the type check for macOS, the kernels for aarch64
+  qemu-user                                                     # runs the kernels' tests for aarch64
+  gcc-aarch64-linux-gnu libc6-dev-arm64-cross                   # links them
   python3 python3-pip                                           # fetches the starter model
   clang-19                                                      # runs the Metal kernels in an emulator, for tests only
 )

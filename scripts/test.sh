@@ -39,8 +39,8 @@ vitest() {
     END { print p + 0, p + f ? f + 0 : 1 }'
 }
 
-# "test result: ok. 3 passed; 0 failed; ..." once per crate
-doctests() { awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log/out"; }
+# "test result: ok. 3 passed; 0 failed; ..." once per run
+libtest() { awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log/out"; }
 
 setup || exit 1
 part "window: packages" one npm --prefix ui ci --no-audit --no-fund
@@ -64,7 +64,10 @@ everything+=(--exclude metal-emu --exclude metal-emu-build --exclude foretoken-k
 suite=(cargo nextest run "${everything[@]}" --no-fail-fast)
 part "rust: kernel tests" nextest "${suite[@]}" -E 'package(foretoken-kernels)' --test-threads 1
 part "rust: tests" nextest env FORETOKEN_THREADS=1 "${suite[@]}" -E 'not package(foretoken-kernels)'
-part "rust: examples in documentation" doctests cargo test --doc "${everything[@]}"
+if [ "$(uname)" = Linux ]; then
+  part "arm: kernels in an emulator" libtest scripts/check-arm.sh
+fi
+part "rust: examples in documentation" libtest cargo test --doc "${everything[@]}"
 if [ "$(uname)" = Linux ]; then
   part "rust: clippy" one cargo clippy --workspace --all-targets -- -D warnings
 else

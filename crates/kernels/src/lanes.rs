@@ -1,7 +1,6 @@
 //! Sixteen f32 lanes, the one vector width all kernels are written in.
 //!
-//! AVX-512 holds them in one register, AVX2 in two, everything else in an array that the compiler vectorises (NEON: four
-//! registers). Every backend performs the same IEEE operations in the same order (fused multiply-add included), so
+//! AVX-512 holds them in one register, AVX2 in two, NEON in four, everything else in an array that the compiler vectorises. Every backend performs the same IEEE operations in the same order (fused multiply-add included), so
 //! the same model gives the same bits on every machine with hardware fused multiply-add or without.
 
 /// Lane operations. All functions are `unsafe` because a backend may only run where its CPU feature exists, and because
@@ -166,6 +165,11 @@ impl Lanes for Portable {
         }
         s[0]
     }
+    // A function of its own, because it is much code and not where the time goes.
+    #[inline(never)]
+    unsafe fn sums(v: &[Self::V; 8]) -> [f32; 8] {
+        v.map(|v| unsafe { Self::sum(v) })
+    }
     #[inline(always)]
     unsafe fn hmax(v: Self::V) -> f32 {
         v.iter().copied().fold(f32::NEG_INFINITY, f32::max)
@@ -210,6 +214,11 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512};
 
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
+
 /// What the CPU offers, decided once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
@@ -217,6 +226,8 @@ pub enum Backend {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Portable,
 }
 
@@ -224,9 +235,9 @@ pub enum Backend {
 pub fn backend() -> Backend {
     static CHOSEN: std::sync::OnceLock<Backend> = std::sync::OnceLock::new();
     *CHOSEN.get_or_init(|| {
+        let asked = std::env::var("FORETOKEN_SIMD").unwrap_or_default();
         #[cfg(target_arch = "x86_64")]
         {
-            let asked = std::env::var("FORETOKEN_SIMD").unwrap_or_default();
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
@@ -240,8 +251,16 @@ pub fn backend() -> Backend {
                 _ => Backend::Portable,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        Backend::Portable
+        #[cfg(target_arch = "aarch64")]
+        {
+            if asked == "portable" { Backend::Portable } else { Backend::Neon }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        {
+            // There is nothing to choose from.
+            let _ = asked;
+            Backend::Portable
+        }
     })
 }
 
@@ -252,7 +271,12 @@ pub fn cpu_features() -> &'static str {
         Backend::Avx512 => "AVX-512",
         #[cfg(target_arch = "x86_64")]
         Backend::Avx2 => "AVX2",
-        Backend::Portable if cfg!(target_arch = "aarch64") => "NEON",
+        #[cfg(target_arch = "aarch64")]
+        Backend::Neon if std::arch::is_aarch64_feature_detected!("dotprod") => {
+            "NEON with dot product"
+        }
+        #[cfg(target_arch = "aarch64")]
+        Backend::Neon => "NEON",
         Backend::Portable => "portable",
     }
 }
@@ -278,6 +302,8 @@ macro_rules! dispatch {
                 $crate::lanes::Backend::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 $crate::lanes::Backend::Avx2 => unsafe { avx2($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::lanes::Backend::Neon => unsafe { $body::<$crate::lanes::Neon>($($arg),*) },
                 $crate::lanes::Backend::Portable => unsafe { $body::<$crate::lanes::Portable>($($arg),*) },
             }
         }
@@ -286,121 +312,4 @@ macro_rules! dispatch {
 pub(crate) use dispatch;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[inline(always)]
-    unsafe fn halved<L: Lanes>(v: L::V) -> L::V {
-        let mut out = [0u8; 32];
-        unsafe {
-            L::to_f16(out.as_mut_ptr(), v);
-            L::f16(out.as_ptr())
-        }
-    }
-
-    /// Every lane operation on one backend, as bits.
-    #[inline(always)]
-    unsafe fn trace<L: Lanes>(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
-        unsafe {
-            let (a, b) = (L::load(x.as_ptr()), L::load(x.as_ptr().add(16)));
-            let (lo, hi) = L::nibbles(raw.as_ptr(), 0.37, -1.25);
-            let vs = [
-                L::fma(a, b, L::splat(0.1)),
-                L::add(a, b),
-                L::mul(a, b),
-                L::div(a, b),
-                L::max(a, b),
-                L::min(a, b),
-                L::round(a),
-                L::pow2(L::round(a)),
-                L::exp(L::mul(a, L::splat(9.0))),
-                lo,
-                hi,
-                L::bytes(raw.as_ptr().add(1), 0.01, -1.28),
-                halved::<L>(L::mul(a, L::splat(3e4))),
-                L::bf16(raw.as_ptr().add(3)),
-                L::f32(raw.as_ptr().add(0)),
-            ];
-            for v in vs {
-                let mut s = [0f32; 16];
-                L::store(s.as_mut_ptr(), v);
-                out.extend(s.map(f32::to_bits));
-            }
-            out.push(L::sum(a).to_bits());
-            let eight = [a, b, L::mul(a, b), a, L::add(a, b), b, L::mul(b, b), a];
-            out.extend(L::sums(&eight).map(f32::to_bits));
-            out.extend(eight.map(|v| L::sum(v).to_bits()));
-            out.push(L::hmax(a).to_bits());
-            for (words, sum) in [L::low_bytes::<false>(a, b), L::low_bytes::<true>(b, a)] {
-                out.extend(words);
-                out.push(sum as u32);
-            }
-        }
-    }
-
-    #[test]
-    fn backends_agree_bit_for_bit() {
-        let mut x = [0f32; 32];
-        let mut raw = [0u8; 64];
-        for (i, v) in x.iter_mut().enumerate() {
-            *v = ((i * 37 % 101) as f32 - 50.0) / 7.3;
-        }
-        for (i, v) in raw.iter_mut().enumerate() {
-            // finite bf16 and f32: no exponent of all ones
-            *v = (i * 73 % 120) as u8;
-        }
-        let mut want = Vec::new();
-        unsafe { trace::<Portable>(&x, &raw, &mut want) };
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn two(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
-                unsafe { trace::<Avx2>(x, raw, out) }
-            }
-            #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
-            unsafe fn five(x: &[f32; 32], raw: &[u8; 64], out: &mut Vec<u32>) {
-                unsafe { trace::<Avx512>(x, raw, out) }
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                let mut got = Vec::new();
-                unsafe { two(&x, &raw, &mut got) };
-                assert_eq!(got, want, "AVX2 differs from the portable lanes");
-            }
-            if is_x86_feature_detected!("avx512bw") {
-                let mut got = Vec::new();
-                unsafe { five(&x, &raw, &mut got) };
-                assert_eq!(got, want, "AVX-512 differs from the portable lanes");
-            }
-        }
-    }
-
-    #[test]
-    fn exp_of_what_is_not_a_number_is_none() {
-        dispatch! { fn exp(x: &mut [f32; 16]) = body }
-        unsafe fn body<L: Lanes>(x: &mut [f32; 16]) {
-            unsafe { L::store(x.as_mut_ptr(), L::exp(L::load(x.as_ptr()))) }
-        }
-        let mut x = [f32::NAN; 16];
-        x[3] = -f32::NAN;
-        x[5] = 0.0;
-        exp(&mut x);
-        for (i, v) in x.into_iter().enumerate() {
-            assert_eq!(v.is_nan(), i != 5, "lane {i}: {v}");
-        }
-    }
-
-    #[test]
-    fn exp_is_close_to_the_library() {
-        for i in -8000..=8000 {
-            let x = i as f32 / 100.0;
-            let mut s = [0f32; 16];
-            unsafe { Portable::store(s.as_mut_ptr(), Portable::exp(Portable::splat(x))) };
-            let want = f64::from(x).exp();
-            assert!(
-                (f64::from(s[3]) / want - 1.0).abs() < 3e-7,
-                "exp({x}) = {} instead of {want}",
-                s[3]
-            );
-        }
-    }
-}
+mod tests;

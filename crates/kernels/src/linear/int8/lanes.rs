@@ -25,13 +25,34 @@ pub trait Int8: Lanes {
     type Table: Copy;
     /// From a lane to its group's place in the scales of a stretch.
     type Index: Copy;
+    /// How [`Int8::unpack`]'s bytes are best taken.
+    type Unpacked: Codes;
     /// 16 blocks of 16 bytes, two codes a byte.
     unsafe fn nibbles_of(p: *const u8) -> Self::Codes;
     /// 16 blocks of 32 bytes.
     unsafe fn bytes_of(p: *const u8) -> Self::Codes;
     /// Each lane's sum of code * value over its block, as f32; `x` has the lines of a stretch.
     unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V;
-    /// `count` (1..=16) numbers from raw data, the rest 0.
+    /// Adds what a stretch's codes give to the accumulators of R rows of x, whose lines begin at `x`; `scale` and `bias` are
+    /// the lanes'. All backends do the same operations, a lane has one order of them.
+    #[inline(always)]
+    unsafe fn take<F: Codes, const R: usize>(
+        codes: *const u8,
+        (scale, bias): (Self::V, Self::V),
+        x: &[*const f32; R],
+        acc: &mut [Self::V; R],
+    ) {
+        unsafe {
+            let own = F::stretch::<Self>(codes);
+            for r in 0..R {
+                let products = Self::dot::<F>(&own, x[r].cast());
+                let products = Self::mul(products, Self::load(x[r].add(16 * LINES)));
+                let ones = Self::load(x[r].add(16 * LINES + 16));
+                acc[r] = Self::fma(products, scale, Self::fma(ones, bias, acc[r]));
+            }
+        }
+    }
+    /// `count` (16, 8 or 4) numbers from raw data, the rest 0.
     unsafe fn table(p: *const u8, float: FloatType, count: usize) -> Self::Table;
     /// For groups of 32 << `shift`.
     unsafe fn index(shift: u32) -> Self::Index;
@@ -61,15 +82,15 @@ pub trait Int8: Lanes {
 /// How a block's codes lie.
 pub trait Codes {
     const BLOCK_BYTES: usize;
-    /// Codes may be above 15.
-    const WIDE: bool;
+    /// The largest code there can be.
+    const MOST: u8;
     unsafe fn stretch<I: Int8>(p: *const u8) -> I::Codes;
 }
 
 pub struct Nibbles;
 impl Codes for Nibbles {
     const BLOCK_BYTES: usize = 16;
-    const WIDE: bool = false;
+    const MOST: u8 = 15;
     #[inline(always)]
     unsafe fn stretch<I: Int8>(p: *const u8) -> I::Codes {
         unsafe { I::nibbles_of(p) }
@@ -79,7 +100,20 @@ impl Codes for Nibbles {
 pub struct Whole;
 impl Codes for Whole {
     const BLOCK_BYTES: usize = 32;
-    const WIDE: bool = true;
+    const MOST: u8 = 255;
+    #[inline(always)]
+    unsafe fn stretch<I: Int8>(p: *const u8) -> I::Codes {
+        unsafe { I::bytes_of(p) }
+    }
+}
+
+/// As [`Whole`], of at most 6 bits: as signed bytes they are the same numbers.
+#[cfg(target_arch = "aarch64")]
+pub struct SmallBytes;
+#[cfg(target_arch = "aarch64")]
+impl Codes for SmallBytes {
+    const BLOCK_BYTES: usize = 32;
+    const MOST: u8 = 63;
     #[inline(always)]
     unsafe fn stretch<I: Int8>(p: *const u8) -> I::Codes {
         unsafe { I::bytes_of(p) }
@@ -121,7 +155,9 @@ impl Int8 for Portable {
     type Codes = [[u8; 64]; LINES];
     type Table = [f32; 16];
     type Index = [u8; 16];
-    #[inline(always)]
+    type Unpacked = Whole;
+    // Functions of their own: inlined for every number of rows, this was half of what the crate takes to compile.
+    #[inline(never)]
     unsafe fn nibbles_of(p: *const u8) -> Self::Codes {
         let raw = unsafe { p.cast::<[u8; 16 * STRETCH]>().read() };
         let mut out = [[0; 64]; LINES];
@@ -135,7 +171,7 @@ impl Int8 for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn bytes_of(p: *const u8) -> Self::Codes {
         let raw = unsafe { p.cast::<[u8; 32 * STRETCH]>().read() };
         let mut out = [[0; 64]; LINES];
@@ -148,7 +184,7 @@ impl Int8 for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot<F: Codes>(codes: &Self::Codes, x: *const i8) -> Self::V {
         let mut sums = [0i32; 16];
         for q in 0..LINES {
@@ -173,11 +209,13 @@ impl Int8 for Portable {
     unsafe fn spread(table: Self::Table, index: Self::Index) -> Self::V {
         std::array::from_fn(|j| table[index[j] as usize])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn keep(v: Self::V, from: usize, to: usize) -> Self::V {
         std::array::from_fn(|j| if (from..to).contains(&block_of(j)) { v[j] } else { 0.0 })
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -1,6 +1,6 @@
 //! A panel: some outputs of a weight for the rows of x, in the order of sums that `int8.rs` lays down.
 
-use super::lanes::{Codes, Int8, LINES, Nibbles, STRETCH, Whole};
+use super::lanes::{Codes, Int8, Nibbles, STRETCH, Whole};
 use super::quantise::{EACH, Ends, Line};
 use super::{BLOCK, GRAIN};
 use crate::weight::{Affine, FloatType};
@@ -51,14 +51,11 @@ unsafe fn stretch<I: Int8, F: Codes, const R: usize>(
         let groups = STRETCH >> w.shift;
         let scale = I::spread(I::table(w.scales, w.float, groups), index);
         let bias = I::spread(I::table(w.biases, w.float, groups), index);
-        let own = F::stretch::<I>(w.codes);
+        let mut lines = [std::ptr::null(); R];
         for r in 0..R {
-            let lines = x[r].add(place);
-            let products = I::dot::<F>(&own, lines.cast());
-            let products = I::mul(products, I::load(lines.add(LINES).cast()));
-            let ones = I::load(lines.add(LINES + 1).cast());
-            acc[r] = I::fma(products, scale, I::fma(ones, bias, acc[r]));
+            lines[r] = x[r].add(place).cast();
         }
+        I::take::<F, R>(w.codes, (scale, bias), &lines, acc);
     }
 }
 
@@ -283,7 +280,7 @@ unsafe fn body<I: Int8>(
                         I::unpack(codes.add(i * row), bits, w.k, to);
                     }
                     let unpacked = View { codes: scratch.as_ptr(), ..view };
-                    panel_of::<I, Whole>(unpacked, (first, end), x, out);
+                    panel_of::<I, I::Unpacked>(unpacked, (first, end), x, out);
                     view.scales = view.scales.wrapping_add(GRAIN * scale_row);
                     view.biases = view.biases.wrapping_add(GRAIN * scale_row);
                     first = end;
@@ -300,10 +297,12 @@ pub(crate) enum Backend {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Portable,
 }
 
-/// As [`crate::lanes::backend`], where AVX-512 also needs its byte instructions.
+/// As [`crate::lanes::backend`], where AVX-512 also needs its byte instructions and NEON its dot product.
 pub(crate) fn backend() -> Backend {
     #[cfg(target_arch = "x86_64")]
     {
@@ -317,7 +316,14 @@ pub(crate) fn backend() -> Backend {
             Floats::Portable => Backend::Portable,
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    match crate::lanes::backend() {
+        crate::lanes::Backend::Neon if std::arch::is_aarch64_feature_detected!("dotprod") => {
+            Backend::Neon
+        }
+        _ => Backend::Portable,
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     Backend::Portable
 }
 
@@ -363,12 +369,25 @@ pub(super) unsafe fn panel_on(
     ) {
         unsafe { body::<crate::lanes::Avx2>(w, x, out, range, scratch) }
     }
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "dotprod")]
+    unsafe fn neon(
+        w: &Affine,
+        x: &[*const Line],
+        out: &[*mut f32],
+        range: std::ops::Range<usize>,
+        scratch: &mut [u8],
+    ) {
+        unsafe { body::<crate::lanes::Neon>(w, x, out, range, scratch) }
+    }
     unsafe {
         match backend {
             #[cfg(target_arch = "x86_64")]
             Backend::Avx512 => avx512(w, x, out, range, scratch),
             #[cfg(target_arch = "x86_64")]
             Backend::Avx2 => avx2(w, x, out, range, scratch),
+            #[cfg(target_arch = "aarch64")]
+            Backend::Neon => neon(w, x, out, range, scratch),
             Backend::Portable => body::<crate::lanes::Portable>(w, x, out, range, scratch),
         }
     }

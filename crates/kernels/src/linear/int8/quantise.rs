@@ -42,6 +42,8 @@ impl Ends {
         Self { stretches: blocks / STRETCH, left, slot: left.next_power_of_two().max(2) }
     }
 
+    // Only tiles ask, which only this system has.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn blocks(self) -> usize {
         self.stretches * STRETCH + self.left
     }

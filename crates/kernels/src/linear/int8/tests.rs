@@ -112,6 +112,53 @@ fn agree(rng: &mut Rng, n: usize, k: usize) {
                     assert!(bits(&one(&x, &w)) == want, "{} bits g{}: tiles", w.bits, w.group);
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                assert!(with(Backend::Neon) == want, "{} bits g{}: NEON", w.bits, w.group);
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn the_backend_follows_the_instructions() {
+    let dot = crate::cpu_features() == "NEON with dot product";
+    assert_eq!(backend(), if dot { Backend::Neon } else { Backend::Portable });
+}
+
+/// The products take several rows a quarter at a time, so nothing else asks for this.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_has_the_sums_of_one_row() {
+    use super::lanes::{Codes, Int8, Nibbles, Whole};
+    use crate::lanes::{Neon, Portable};
+    #[inline(always)]
+    unsafe fn sums<I: Int8, F: Codes>(codes: &[u8; 512], x: &[i8; 512]) -> [f32; 16] {
+        let mut out = [0f32; 16];
+        unsafe {
+            let codes = F::stretch::<I>(codes.as_ptr());
+            I::store(out.as_mut_ptr(), I::dot::<F>(&codes, x.as_ptr()));
+        }
+        out
+    }
+    #[target_feature(enable = "dotprod")]
+    unsafe fn neon<F: Codes>(codes: &[u8; 512], x: &[i8; 512]) -> [f32; 16] {
+        unsafe { sums::<Neon, F>(codes, x) }
+    }
+    if !std::arch::is_aarch64_feature_detected!("dotprod") {
+        return;
+    }
+    let mut rng = Rng(8);
+    for extreme in [false, true] {
+        let codes =
+            std::array::from_fn(
+                |_| if extreme { 255 } else { (rng.float() * 127.5 + 127.5) as u8 },
+            );
+        let x = std::array::from_fn(|_| if extreme { -127 } else { (rng.float() * 127.0) as i8 });
+        unsafe {
+            assert_eq!(neon::<Nibbles>(&codes, &x), sums::<Portable, Nibbles>(&codes, &x));
+            assert_eq!(neon::<Whole>(&codes, &x), sums::<Portable, Whole>(&codes, &x));
         }
     }
 }

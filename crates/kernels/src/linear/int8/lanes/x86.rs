@@ -1,4 +1,4 @@
-use super::{Codes, Int8, LINES, STRETCH, block_of, index_of, table_of};
+use super::{Codes, Int8, LINES, STRETCH, Whole, block_of, index_of, table_of};
 use crate::FloatType;
 use crate::lanes::{Avx2, Avx512};
 use std::arch::x86_64::*;
@@ -53,6 +53,7 @@ impl Int8 for Avx512 {
     type Codes = [__m512i; LINES];
     type Table = __m512;
     type Index = __m512i;
+    type Unpacked = Whole;
     #[inline(always)]
     unsafe fn nibbles_of(p: *const u8) -> Self::Codes {
         unsafe {
@@ -183,7 +184,7 @@ unsafe fn dot256<F: Codes>(codes: &[__m256i; LINES], x: *const i8) -> __m256 {
         for q in 0..LINES {
             let x = _mm256_load_si256(x.add(64 * q).cast());
             let c = codes[q];
-            if F::WIDE {
+            if F::MOST > 15 {
                 let high = _mm256_and_si256(_mm256_srli_epi16::<4>(c), low);
                 let c = _mm256_and_si256(c, low);
                 lows = _mm256_add_epi16(lows, _mm256_maddubs_epi16(c, x));
@@ -193,7 +194,7 @@ unsafe fn dot256<F: Codes>(codes: &[__m256i; LINES], x: *const i8) -> __m256 {
             }
         }
         let mut sum = _mm256_madd_epi16(lows, _mm256_set1_epi16(1));
-        if F::WIDE {
+        if F::MOST > 15 {
             sum = _mm256_add_epi32(sum, _mm256_madd_epi16(highs, _mm256_set1_epi16(16)));
         }
         _mm256_cvtepi32_ps(sum)
@@ -215,6 +216,7 @@ impl Int8 for Avx2 {
     type Codes = [[__m256i; LINES]; 2];
     type Table = [f32; 16];
     type Index = [u8; 16];
+    type Unpacked = Whole;
     #[inline(always)]
     unsafe fn nibbles_of(p: *const u8) -> Self::Codes {
         unsafe {
