@@ -1,8 +1,12 @@
 //! Causal attention of a few query rows over a cache, grouped heads, optional sliding window by absolute position.
 //!
 //! Each (row, head) is computed alone, over its keys in order of position, so that the result does not depend on the
-//! chunk a row came in. Heads that share keys walk them together, which changes what is read and not what is computed.
+//! chunk a row came in. Heads that share keys walk them together, and in a prompt rows do too (`block.rs`), which changes what
+//! is read and not what is computed.
 
+mod block;
+
+use self::block::{Block, PAIRS, attend_block};
 use crate::lanes::{Lanes, dispatch};
 use crate::pool::{self, Out};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
@@ -115,49 +119,136 @@ impl CustomOp3 for AttendSpec {
         }
         let mut out = vec![0f32; rows * width];
         let to = Out(out.as_mut_ptr());
-        let group = self.n_heads / self.n_kv_heads;
+        let pass = Pass { spec: *self, q, k, v, rows, to };
+        if !pass.blocks() {
+            pass.row_by_row();
+        }
+        Ok((CpuStorage::F32(out), l1.shape().clone()))
+    }
+}
+
+/// One call.
+struct Pass<'a> {
+    spec: AttendSpec,
+    /// [rows, heads * dim], as the result.
+    q: &'a [f32],
+    k: Rows,
+    v: Rows,
+    rows: usize,
+    to: Out,
+}
+
+/// Keys from which on it pays to lay queries out for a block.
+const FEWEST_KEYS: usize = 32;
+/// Lanes of a block that must be of use.
+const FEWEST_PAIRS: usize = 10;
+
+impl Pass<'_> {
+    /// The first key row that query row `row` sees, and how many it sees.
+    fn seen(&self, row: usize) -> (usize, usize) {
+        let position = self.spec.query_position + row;
+        let first = self.spec.first_key(position) - self.spec.key_position;
+        (first, position - self.spec.key_position + 1 - first)
+    }
+
+    fn row_by_row(&self) {
+        let (spec, rows) = (self.spec, self.rows);
+        let group = spec.n_heads / spec.n_kv_heads;
         // Where there are too few key heads for the threads, heads are given out one by one.
-        let few = rows * self.n_kv_heads < pool::n_threads();
+        let few = rows * spec.n_kv_heads < pool::n_threads();
         let together = if few { 1 } else { group.min(TOGETHER) };
         let parts = group.div_ceil(together);
-        let job = |row: usize, part: usize| {
-            let (kv, part) = (part / parts, part % parts);
-            let head = kv * group + part * together;
-            let heads = together.min(group - part * together);
-            let position = self.query_position + row;
-            let first = self.first_key(position) - self.key_position;
-            let keys = position - self.key_position + 1 - first;
-            let at = row * width + head * self.head_dim;
-            let column = kv * self.head_dim;
-            // SAFETY: every (row, head) writes its own `head_dim` floats.
-            let out = unsafe { std::slice::from_raw_parts_mut(to.at(at), heads * self.head_dim) };
-            let q = &q[at..at + heads * self.head_dim];
-            let work = Work {
-                heads,
-                d: self.head_dim,
-                keys,
-                scale: self.scale,
-                k: k.at(first, column),
-                v: v.at(first, column),
-            };
-            SCORES.with_borrow_mut(|scores| {
-                scores.clear();
-                // A padded score is so low that it is nobody's maximum.
-                scores.resize(heads * keys.next_multiple_of(16), f32::MIN);
-                attend_heads(&work, q, scores, out);
-            });
-        };
-        let jobs = rows * self.n_kv_heads * parts;
+        let jobs = rows * spec.n_kv_heads * parts;
         // One head over a short context is done before another thread wakes up.
-        let small = rows * self.n_heads * keys * self.head_dim < 1 << 17;
+        let (_, keys) = self.seen(rows - 1);
+        let small = rows * spec.n_heads * keys * spec.head_dim < 1 << 17;
         let jobs_per_chunk = if small { jobs } else { (jobs / (pool::n_threads() * 16)).max(1) };
-        pool::run(jobs.div_ceil(jobs_per_chunk.max(1)), &|chunk| {
+        pool::run(jobs.div_ceil(jobs_per_chunk), &|chunk| {
             for i in chunk * jobs_per_chunk..((chunk + 1) * jobs_per_chunk).min(jobs) {
                 // Neighbouring jobs share a key head, not a row: its keys stay in the cache.
-                job(i % rows, i / rows);
+                let (row, part) = (i % rows, i / rows);
+                let (kv, part) = (part / parts, part % parts);
+                let head = kv * group + part * together;
+                self.row(row, kv, head, together.min(group - part * together));
             }
         });
-        Ok((CpuStorage::F32(out), l1.shape().clone()))
+    }
+
+    /// Heads `head..head + heads` of a row, 4 at most, which share key head `kv`.
+    fn row(&self, row: usize, kv: usize, head: usize, heads: usize) {
+        let d = self.spec.head_dim;
+        let (first, keys) = self.seen(row);
+        let at = (row * self.spec.n_heads + head) * d;
+        // SAFETY: every (row, head) writes its own `head_dim` floats.
+        let out = unsafe { std::slice::from_raw_parts_mut(self.to.at(at), heads * d) };
+        let q = &self.q[at..at + heads * d];
+        let (k, v) = (self.k.at(first, kv * d), self.v.at(first, kv * d));
+        let work = Work { heads, d, keys, scale: self.spec.scale, k, v };
+        SCRATCH.with_borrow_mut(|scores| {
+            scores.clear();
+            // A padded score is so low that it is nobody's maximum.
+            scores.resize(heads * keys.next_multiple_of(16), f32::MIN);
+            attend_heads(&work, q, scores, out);
+        });
+    }
+
+    /// Rows that see many keys, in blocks of 16 (row, head) pairs; false if that does not pay.
+    fn blocks(&self) -> bool {
+        let spec = self.spec;
+        let group = spec.n_heads / spec.n_kv_heads;
+        let heads = group.min(PAIRS);
+        let (rows, parts) = (PAIRS / heads, group.div_ceil(heads));
+        let blocks = self.rows.div_ceil(rows);
+        let jobs = blocks * spec.n_kv_heads * parts;
+        let (_, keys) = self.seen(self.rows - 1);
+        if keys < FEWEST_KEYS
+            || self.rows.min(rows) * heads < FEWEST_PAIRS
+            || jobs < 2 * pool::n_threads()
+        {
+            return false;
+        }
+        pool::run(jobs, &|job| {
+            // The last rows, which see the most, come first, so that no thread is left with them at the end.
+            let (first, part) = ((blocks - 1 - job % blocks) * rows, job / blocks);
+            let (kv, part) = (part / parts, part % parts);
+            let head = kv * group + part * heads;
+            let heads = heads.min(group - part * heads);
+            self.block(first..(first + rows).min(self.rows), kv, head, heads);
+        });
+        true
+    }
+
+    fn block(&self, rows: std::ops::Range<usize>, kv: usize, head: usize, heads: usize) {
+        let d = self.spec.head_dim;
+        let (oldest, _) = self.seen(rows.start);
+        if self.seen(rows.end - 1).0 != oldest {
+            // A window that has begun to move: each row begins at a key of its own.
+            for row in rows {
+                for part in (0..heads).step_by(TOGETHER) {
+                    self.row(row, kv, head + part, TOGETHER.min(heads - part));
+                }
+            }
+            return;
+        }
+        let (mut q, mut out, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            for head in head..head + heads {
+                let at = (row * self.spec.n_heads + head) * d;
+                q.push(self.q[at..at + d].as_ptr());
+                // SAFETY: inside the result, and every (row, head) has its own `head_dim` floats.
+                out.push(unsafe { self.to.at(at) });
+                seen.push(self.seen(row).1);
+            }
+        }
+        let (k, v) = (self.k.at(oldest, kv * d), self.v.at(oldest, kv * d));
+        let block = Block { q: &q, out: &out, seen: &seen, d, scale: self.spec.scale, k, v };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let need = block.scratch();
+            if scratch.len() < need {
+                scratch.resize(need, 0.0);
+            }
+            attend_block(&block, &mut scratch[..need]);
+        });
     }
 }
 
@@ -169,7 +260,7 @@ impl AttendSpec {
 }
 
 thread_local! {
-    static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 /// One row's heads that share keys.

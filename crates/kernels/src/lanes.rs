@@ -7,6 +7,8 @@
 /// the loads read exactly the documented number of elements behind the pointer.
 pub trait Lanes: Copy + 'static {
     type V: Copy;
+    /// How many V's the registers hold.
+    const REGISTERS: usize = 8;
     unsafe fn splat(x: f32) -> Self::V;
     /// Reads 16 f32.
     unsafe fn load(p: *const f32) -> Self::V;
@@ -69,6 +71,22 @@ pub trait Lanes: Copy + 'static {
             }
         }
         (words.map(u32::from_ne_bytes), sum)
+    }
+
+    /// `a` in the lanes whose bit is set, `b` in the others.
+    #[inline(always)]
+    unsafe fn pick(lanes: u16, a: Self::V, b: Self::V) -> Self::V {
+        let (mut from, mut to) = ([0f32; 16], [0f32; 16]);
+        unsafe {
+            Self::store(from.as_mut_ptr(), a);
+            Self::store(to.as_mut_ptr(), b);
+            for i in 0..16 {
+                if lanes >> i & 1 == 1 {
+                    to[i] = from[i];
+                }
+            }
+            Self::load(to.as_ptr())
+        }
     }
 
     /// Asks for the cache line behind `p`, which need not be readable.

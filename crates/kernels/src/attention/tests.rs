@@ -4,7 +4,15 @@ use candle_core::Device;
 /// Keys and values as f16 see and are seen as f32 of the same numbers, alone and in company.
 #[test]
 fn halves_are_read_as_what_they_are() -> Result<()> {
-    for (n_heads, n_kv_heads, head_dim, rows) in [(9, 3, 64, 1), (12, 2, 80, 5), (4, 4, 128, 3)] {
+    for (n_heads, n_kv_heads, head_dim, rows) in [
+        (9, 3, 64, 1),
+        (12, 2, 80, 5),
+        (4, 4, 128, 3),
+        // In blocks.
+        (9, 3, 64, 30),
+        (8, 2, 128, 21),
+        (6, 2, 48, 33),
+    ] {
         let keys = 37;
         let spec = AttendSpec {
             n_heads,
@@ -89,6 +97,10 @@ fn agrees_with_the_formula_and_rows_stand_alone() -> Result<()> {
             (40, 0, Some(7), 0, 0),
             (20, 33, Some(16), 33, 33),
             (5, 40, Some(16), 35, 35),
+            // In blocks, the last with a window that begins to move.
+            (40, 33, None, 0, 0),
+            (37, 100, None, 3, 3),
+            (70, 10, Some(48), 0, 0),
         ] {
             let spec = AttendSpec {
                 n_heads,
@@ -167,4 +179,37 @@ fn refuses_keys_that_are_gone() {
         window: Some(8),
     };
     assert!(attend(&tensor(1, 16, 1), &tensor(4, 16, 2), &tensor(4, 16, 3), spec).is_err());
+}
+
+/// In a block too: what lies at a position that a row does not see is nothing to it, not even 0 times infinity.
+#[test]
+fn later_values_are_nothing_to_a_row() -> Result<()> {
+    let (rows, heads, d) = (33, 4, 64);
+    let spec = AttendSpec {
+        n_heads: heads,
+        n_kv_heads: 2,
+        head_dim: d,
+        scale: 0.1,
+        query_position: 20,
+        key_position: 0,
+        origin: 0,
+        window: None,
+    };
+    let (q, k) = (tensor(rows, heads * d, 1), tensor(53, 2 * d, 2));
+    let plain = tensor(53, 2 * d, 3);
+    let want = attend(&q, &k, &plain, spec)?.to_vec2::<f32>()?;
+    for (at, bad) in [(52, f32::INFINITY), (40, f32::NAN), (51, f32::NEG_INFINITY)] {
+        let mut v = plain.to_vec2::<f32>()?;
+        v[at].fill(bad);
+        let v = Tensor::new(v, &Device::Cpu)?;
+        let got = attend(&q, &k, &v, spec)?.to_vec2::<f32>()?;
+        for (row, (got, want)) in got.iter().zip(&want).enumerate() {
+            if 20 + row < at {
+                assert_eq!(got, want, "row {row} beside {bad} at {at}");
+            } else {
+                assert!(got.iter().all(|v| !v.is_finite()), "row {row} sees {bad} at {at}");
+            }
+        }
+    }
+    Ok(())
 }

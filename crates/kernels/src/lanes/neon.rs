@@ -89,6 +89,17 @@ unsafe fn low16(v: [float32x4_t; 4]) -> uint8x16_t {
 impl Lanes for Neon {
     type V = [float32x4_t; 4];
     #[inline(always)]
+    unsafe fn pick(lanes: u16, a: Self::V, b: Self::V) -> Self::V {
+        unsafe {
+            let bit = vld1q_u32([1, 2, 4, 8].as_ptr());
+            each!(|i| vbslq_f32(
+                vtstq_u32(vdupq_n_u32(u32::from(lanes) >> (4 * i)), bit),
+                a[i],
+                b[i]
+            ))
+        }
+    }
+    #[inline(always)]
     unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
         unsafe {
             let (mut a, mut b) = (low16(a), low16(b));

@@ -90,6 +90,9 @@ unsafe fn trace<L: Lanes>(x: &[f32; 32], raw: &[u8; 80], tame: bool, out: &mut V
         for v in eight {
             push(out, L::sum(v));
         }
+        let mut s = [0f32; 16];
+        L::store(s.as_mut_ptr(), L::pick(0b1010_0111_0001_1000, a, b));
+        out.extend(s.map(f32::to_bits));
         for (words, sum) in [L::low_bytes::<false>(a, b), L::low_bytes::<true>(b, a)] {
             out.extend(words);
             out.push(sum as u32);

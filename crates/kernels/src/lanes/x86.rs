@@ -57,6 +57,11 @@ unsafe fn words256<const SPREAD: bool>(bytes: __m256i) -> ([u32; 8], i32) {
 
 impl Lanes for Avx512 {
     type V = __m512;
+    const REGISTERS: usize = 32;
+    #[inline(always)]
+    unsafe fn pick(lanes: u16, a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_mask_mov_ps(b, lanes, a) }
+    }
     #[inline(always)]
     unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
         unsafe {
@@ -239,6 +244,19 @@ unsafe fn bf16_8(p: *const u8) -> __m256 {
 
 impl Lanes for Avx2 {
     type V = [__m256; 2];
+    #[inline(always)]
+    unsafe fn pick(lanes: u16, a: Self::V, b: Self::V) -> Self::V {
+        unsafe {
+            let bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let mut out = b;
+            for h in 0..2 {
+                let own = _mm256_and_si256(_mm256_set1_epi32(i32::from(lanes >> (8 * h))), bit);
+                let own = _mm256_castsi256_ps(_mm256_cmpeq_epi32(own, bit));
+                out[h] = _mm256_blendv_ps(b[h], a[h], own);
+            }
+            out
+        }
+    }
     #[inline(always)]
     unsafe fn low_bytes<const SPREAD: bool>(a: Self::V, b: Self::V) -> ([u32; 8], i32) {
         unsafe {
