@@ -22,9 +22,6 @@ const BLOCK: usize = 32;
 const TILE: usize = 16;
 /// Rows above which unpacking to a tile pays.
 const MAX_DIRECT_ROWS: usize = 4;
-/// Weight rows that share a pass over x: enough independent chains to hide the latency of a multiply-add.
-const N: usize = 4;
-
 /// y [m, n] = x [m, k] W^T. `x` is f32 and contiguous, of any rank with last dimension k.
 pub fn linear(x: &Tensor, weight: &Weight) -> Result<Tensor> {
     x.apply_op1_no_bwd(&LinearOp { weight })
@@ -147,7 +144,7 @@ fn arrange(x: &[f32], k: usize, spread: bool, padded: &mut [f32]) {
 ///
 /// SAFETY: `x` holds R rows of `blocks` blocks, `rows` N readable weight rows, `out` R rows of stride n with `used` columns.
 #[inline(always)]
-unsafe fn dot<L: Lanes, F: Format, const R: usize>(
+unsafe fn dot<L: Lanes, F: Format, const R: usize, const N: usize>(
     x: *const f32,
     rows: &[Row; N],
     blocks: usize,
@@ -159,12 +156,10 @@ unsafe fn dot<L: Lanes, F: Format, const R: usize>(
         let stride = blocks * BLOCK;
         let mut acc = [[L::splat(0.0); N]; R];
         for b in 0..blocks {
-            let w: [(L::V, L::V); N] = [
-                F::block::<L>(&rows[0], b),
-                F::block::<L>(&rows[1], b),
-                F::block::<L>(&rows[2], b),
-                F::block::<L>(&rows[3], b),
-            ];
+            let mut w = [(L::splat(0.0), L::splat(0.0)); N];
+            for j in 0..N {
+                w[j] = F::block::<L>(&rows[j], b);
+            }
             for r in 0..R {
                 let x = x.add(r * stride + b * BLOCK);
                 let (x0, x1) = (L::load(x), L::load(x.add(16)));
@@ -194,18 +189,34 @@ unsafe fn dots<L: Lanes, F: Format>(
     out: *mut f32,
     n: usize,
 ) {
+    // Weight rows that share a pass over x: enough independent chains to hide the latency of a multiply-add, and no more than
+    // there are registers for.
+    let few = L::REGISTERS < 32;
+    unsafe {
+        match (m, few) {
+            (1, _) => dots_of::<L, F, 1, 4>(x, rows, blocks, out, n),
+            (2, true) => dots_of::<L, F, 2, 2>(x, rows, blocks, out, n),
+            (3, true) => dots_of::<L, F, 3, 1>(x, rows, blocks, out, n),
+            (_, true) => dots_of::<L, F, 4, 1>(x, rows, blocks, out, n),
+            (2, false) => dots_of::<L, F, 2, 4>(x, rows, blocks, out, n),
+            (3, false) => dots_of::<L, F, 3, 4>(x, rows, blocks, out, n),
+            (_, false) => dots_of::<L, F, 4, 4>(x, rows, blocks, out, n),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dots_of<L: Lanes, F: Format, const R: usize, const N: usize>(
+    x: *const f32,
+    rows: &[Row],
+    blocks: usize,
+    out: *mut f32,
+    n: usize,
+) {
     for (i, rows) in rows.chunks(N).enumerate() {
         // A short last step computes its last row again rather than having a loop of its own.
-        let four: [Row; N] = std::array::from_fn(|j| rows[j.min(rows.len() - 1)]);
-        unsafe {
-            let out = out.add(i * N);
-            match m {
-                1 => dot::<L, F, 1>(x, &four, blocks, out, n, rows.len()),
-                2 => dot::<L, F, 2>(x, &four, blocks, out, n, rows.len()),
-                3 => dot::<L, F, 3>(x, &four, blocks, out, n, rows.len()),
-                _ => dot::<L, F, 4>(x, &four, blocks, out, n, rows.len()),
-            }
-        }
+        let some: [Row; N] = std::array::from_fn(|j| rows[j.min(rows.len() - 1)]);
+        unsafe { dot::<L, F, R, N>(x, &some, blocks, out.add(i * N), n, rows.len()) }
     }
 }
 
