@@ -249,7 +249,7 @@ pub enum Backend {
     Portable,
 }
 
-/// The widest backend this CPU runs. `FORETOKEN_SIMD=avx2|portable` asks for a narrower one, for tests and comparisons.
+/// The widest backend this CPU runs. `FORETOKEN_SIMD=avx512|avx2|portable` asks for a narrower one, for tests and comparisons.
 pub fn backend() -> Backend {
     static CHOSEN: std::sync::OnceLock<Backend> = std::sync::OnceLock::new();
     *CHOSEN.get_or_init(|| {
@@ -285,6 +285,8 @@ pub fn backend() -> Backend {
 /// For people: which vector instructions are in use.
 pub fn cpu_features() -> &'static str {
     match backend() {
+        #[cfg(target_arch = "x86_64")]
+        Backend::Avx512 if crate::linear::int8::has_tiles() => "AVX-512 with AMX",
         #[cfg(target_arch = "x86_64")]
         Backend::Avx512 => "AVX-512",
         #[cfg(target_arch = "x86_64")]

@@ -134,13 +134,13 @@ unsafe fn score<L: Lanes, const S: usize>(
         unsafe {
             let (key, to) = (keys.as_ptr().add(t * d), scores.as_mut_ptr().add(t * PAIRS));
             if most == 4 && n - t >= 4 {
-                let sums = tree4::<L, S, 4>(q.as_ptr(), key, d);
+                let sums = tree4::<L, S, 4>(q.as_ptr(), key, d, 0);
                 for j in 0..4 {
                     L::store(to.add(j * PAIRS), L::mul(sums[j], L::splat(scale)));
                 }
                 t += 4;
             } else {
-                let sums = tree4::<L, S, 1>(q.as_ptr(), key, d);
+                let sums = tree4::<L, S, 1>(q.as_ptr(), key, d, 0);
                 L::store(to, L::mul(sums[0], L::splat(scale)));
                 t += 1;
             }
@@ -169,7 +169,7 @@ unsafe fn leaf<L: Lanes, const S: usize, const K: usize>(
     }
 }
 
-/// The halves of a level of the tree: `$half` lanes apart.
+/// The two halves of a node of the tree begin `$half` lanes apart.
 macro_rules! level {
     ($name:ident, $below:ident, $half:literal) => {
         #[inline(always)]
@@ -193,23 +193,8 @@ macro_rules! level {
 level!(tree1, leaf, 8);
 level!(tree2, tree1, 4);
 level!(tree3, tree2, 2);
-
-/// As [`Lanes::sum`] adds up sixteen lanes.
-#[inline(always)]
-unsafe fn tree4<L: Lanes, const S: usize, const K: usize>(
-    q: *const f32,
-    key: *const f32,
-    d: usize,
-) -> [L::V; K] {
-    unsafe {
-        let mut a = tree3::<L, S, K>(q, key, d, 0);
-        let b = tree3::<L, S, K>(q, key, d, 1);
-        for j in 0..K {
-            a[j] = L::add(a[j], b[j]);
-        }
-        a
-    }
-}
+// From lane 0, all sixteen, as [`Lanes::sum`] adds them up.
+level!(tree4, tree3, 1);
 
 /// Scores to weights, 0 for who does not see the key; returns one over their sums.
 #[inline(always)]

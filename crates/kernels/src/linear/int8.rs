@@ -23,7 +23,7 @@ use self::panel::{MOST_ROWS, panel};
 pub(crate) use self::quantise::{Line, Order, Rows};
 use super::{BLOCK, with_scratch};
 use crate::elementwise::swiglu_slice;
-use crate::pool::{self, Out};
+use crate::pool;
 use crate::weight::Affine;
 use std::cell::RefCell;
 
@@ -70,6 +70,12 @@ const SMALL: usize = 128 << 10;
 const PANEL: usize = 192 << 10;
 /// Outputs of a chunk come in these; their lanes are added up at once.
 const GRAIN: usize = 8;
+
+/// Whether prompts go through AMX tiles.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_tiles() -> bool {
+    amx::are_here()
+}
 
 /// Codes that are unpacked in registers.
 fn is_direct(weight: &Affine) -> bool {
@@ -160,15 +166,20 @@ impl Shared {
 pub(crate) fn apply(x: &[f32], weights: &[&Affine]) -> Vec<Vec<f32>> {
     let Some(first) = weights.first() else { return Vec::new() };
     let m = x.len() / first.k;
-    let mut out: Vec<Vec<f32>> = weights.iter().map(|w| vec![0f32; m * w.n]).collect();
+    // Not zeroed: it would be written twice.
+    let mut out: Vec<Vec<f32>> = weights.iter().map(|w| Vec::with_capacity(m * w.n)).collect();
     if m > 0 {
         let rows = Shared::new(x, order(first));
         let products: Vec<_> = weights
             .iter()
             .zip(&mut out)
-            .map(|(weight, out)| product(weight, None, &rows, out))
+            .map(|(weight, out)| product(weight, None, &rows, m, out.as_mut_ptr()))
             .collect();
         run(&products);
+    }
+    for (weight, out) in weights.iter().zip(&mut out) {
+        // SAFETY: `run` has written all of them.
+        unsafe { out.set_len(m * weight.n) };
     }
     out
 }
@@ -176,24 +187,26 @@ pub(crate) fn apply(x: &[f32], weights: &[&Affine]) -> Vec<Vec<f32>> {
 /// [m, n]: silu(gate x) * up x, limited. Both weights share an [`Order`].
 pub(crate) fn apply_gated(x: &[f32], gate: &Affine, up: &Affine, limit: f32) -> Vec<f32> {
     let m = x.len() / gate.k;
-    let mut out = vec![0f32; m * gate.n];
+    let mut out = Vec::with_capacity(m * gate.n);
     if m > 0 {
         let rows = Shared::new(x, order(gate));
-        run(&[product(gate, Some((up, limit)), &rows, &mut out)]);
+        run(&[product(gate, Some((up, limit)), &rows, m, out.as_mut_ptr())]);
     }
+    // SAFETY: as in `apply`.
+    unsafe { out.set_len(m * gate.n) };
     out
 }
 
+/// `to` has room for m rows of the weight's outputs.
 fn product<'a>(
     weight: &'a Affine,
     up: Option<(&'a Affine, f32)>,
     rows: &Shared,
-    out: &mut [f32],
+    m: usize,
+    to: *mut f32,
 ) -> Product<'a> {
-    let (m, to) = (out.len() / weight.n.max(1), Out(out.as_mut_ptr()));
-    let x = rows.input(m);
-    // SAFETY: row r's outputs are inside `out`.
-    Product { weight, up, x, out: (0..m).map(|r| unsafe { to.at(r * weight.n) }).collect() }
+    let out = (0..m).map(|r| to.wrapping_add(r * weight.n)).collect();
+    Product { weight, up, x: rows.input(m), out }
 }
 
 /// Without tiles all rows go one by one.
@@ -202,6 +215,11 @@ mod amx {
     pub const TILE_OUTPUTS: usize = 16;
 
     pub fn takes(_rows: usize) -> bool {
+        false
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub fn are_here() -> bool {
         false
     }
 

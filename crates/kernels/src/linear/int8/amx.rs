@@ -28,17 +28,20 @@ const AHEAD: usize = 2;
 /// Where they wait.
 const RING: usize = 4;
 
-/// Whether `rows` rows go through tiles: the CPU has them, the system lets this process use them, and they pay.
-/// `FORETOKEN_SIMD` with a name keeps them off.
+/// Whether so many rows go through tiles.
 pub fn takes(rows: usize) -> bool {
+    rows >= FEWEST_ROWS && are_here()
+}
+
+/// Whether the CPU has tiles and the system lets this process use them. `FORETOKEN_SIMD` with a name keeps them off.
+pub fn are_here() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
-    rows >= FEWEST_ROWS
-        && *HERE.get_or_init(|| {
-            let unasked = std::env::var_os("FORETOKEN_SIMD").is_none();
-            let bytes = super::panel::backend() == super::panel::Backend::Avx512;
-            // Leaf 7: bit 24 tiles, bit 25 products of bytes.
-            unasked && bytes && __cpuid_count(7, 0).edx >> 24 & 3 == 3 && is_allowed()
-        })
+    *HERE.get_or_init(|| {
+        let unasked = std::env::var_os("FORETOKEN_SIMD").is_none();
+        let bytes = super::panel::backend() == super::panel::Backend::Avx512;
+        // Leaf 7: bit 24 tiles, bit 25 products of bytes.
+        unasked && bytes && __cpuid_count(7, 0).edx >> 24 & 3 == 3 && is_allowed()
+    })
 }
 
 /// Tiles make a thread's saved state larger, so Linux gives them to who asks.
