@@ -4,6 +4,7 @@ use super::lanes::{Codes, Int8, Nibbles, STRETCH, Whole};
 use super::quantise::{EACH, Ends, Line};
 use super::{BLOCK, GRAIN};
 use crate::weight::{Affine, FloatType};
+use std::mem::MaybeUninit;
 
 /// Weight rows as they are read, from some row on: each of the three lies without a gap.
 #[derive(Clone, Copy)]
@@ -126,7 +127,7 @@ unsafe fn share<I: Int8, const R: usize>(
     }
 }
 
-/// `outputs` (at most 8) outputs from `first` on, for R rows of x.
+/// `outputs` (at most 8) outputs from `first` on, for R rows of x. `beside` has as many as they need, empty where nothing is taken.
 #[inline(always)]
 unsafe fn eight<I: Int8, F: Codes, const R: usize>(
     w: View,
@@ -134,7 +135,7 @@ unsafe fn eight<I: Int8, F: Codes, const R: usize>(
     x: &[*const Line; R],
     out: &[*mut f32],
     (first, outputs): (usize, usize),
-    beside: &mut [Beside; LEFTS],
+    beside: *mut Beside,
 ) {
     unsafe {
         let zero = I::splat(0.0);
@@ -148,12 +149,12 @@ unsafe fn eight<I: Int8, F: Codes, const R: usize>(
             let scales = ((ends.left >> w.shift) * size, (ends.slot >> w.shift) * size);
             if (ends.left, outputs, scales.0) == (2, GRAIN, 4) {
                 let block = F::BLOCK_BYTES;
-                beside[0].take::<F>(left, (2 * block, 2 * block), (4, 4), GRAIN);
+                (*beside).take::<F>(left, (2 * block, 2 * block), (4, 4), GRAIN);
             } else {
                 let codes = (ends.left * F::BLOCK_BYTES, ends.slot * F::BLOCK_BYTES);
                 for (i, o) in (0..outputs).step_by(together).enumerate() {
                     let rows = together.min(outputs - o);
-                    beside[i].take::<F>(left.after::<F>(o * w.blocks), codes, scales, rows);
+                    (*beside.add(i)).take::<F>(left.after::<F>(o * w.blocks), codes, scales, rows);
                 }
             }
         }
@@ -177,7 +178,7 @@ unsafe fn eight<I: Int8, F: Codes, const R: usize>(
             for (i, o) in (0..outputs).step_by(together).enumerate() {
                 let mut part = [zero; R];
                 let place = ends.stretches * EACH;
-                stretch::<I, F, R>(beside[i].view(w), index, x, place, &mut part);
+                stretch::<I, F, R>((*beside.add(i)).view(w), index, x, place, &mut part);
                 if together == GRAIN && outputs == GRAIN {
                     share::<I, R>(&mut held, &part, 0, 2, GRAIN);
                 } else {
@@ -209,10 +210,17 @@ unsafe fn sweep<I: Int8, F: Codes, const R: usize>(
         let mut rows = [x[0]; R];
         rows.copy_from_slice(&x[..R]);
         let index = I::index(w.shift);
-        let mut beside = [Beside::EMPTY; LEFTS];
+        let mut beside = [const { MaybeUninit::<Beside>::uninit() }; LEFTS];
+        // Emptying all of them at each call was a hundredth of a step.
+        let ends = Ends::of(w.blocks);
+        let used = if ends.left > 0 { GRAIN.div_ceil(STRETCH / ends.slot) } else { 0 };
+        for beside in beside.iter_mut().take(used) {
+            beside.write(Beside::EMPTY);
+        }
+        let beside = beside.as_mut_ptr().cast();
         let mut at = first;
         while at < end {
-            eight::<I, F, R>(w, index, &rows, out, (at, GRAIN.min(end - at)), &mut beside);
+            eight::<I, F, R>(w, index, &rows, out, (at, GRAIN.min(end - at)), beside);
             w = w.after::<F>(GRAIN * w.blocks);
             at += GRAIN;
         }
