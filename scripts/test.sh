@@ -46,7 +46,9 @@ setup || exit 1
 part "window: packages" one npm --prefix ui ci --no-audit --no-fund
 part "window: types" one npm --prefix ui run check
 part "window: tests" vitest npm --prefix ui test
-part "window: build" one npm --prefix ui run build
+# By the newcomer's way, from a folder without them.
+rm -rf ui/dist
+part "window: build" one ./dev ui
 part "rust: format" one cargo fmt --all --check
 # Programs and tests in one call: the same features for both, so nothing is compiled a second time.
 part "rust: build" one cargo build --all-targets
