@@ -163,6 +163,18 @@ fn neon_has_the_sums_of_one_row() {
     }
 }
 
+/// So long that tiles of x no longer stay in a cache together, and go by in several turns.
+#[test]
+fn rows_too_long_for_one_turn_of_tiles_are_the_same() {
+    let mut rng = Rng(9);
+    let (n, k, m) = (3, 65536, 33);
+    for w in affine(&weights(&mut rng, n, k)).into_iter().filter(|w| w.bits == 4) {
+        let x: Vec<f32> = (0..m * k).map(|_| rng.float()).collect();
+        let alone: Vec<u32> = (0..m).flat_map(|i| bits(&one(&x[i * k..(i + 1) * k], w))).collect();
+        assert!(bits(&one(&x, w)) == alone, "g{}", w.group);
+    }
+}
+
 #[test]
 fn a_gated_pair_is_its_parts() {
     let mut rng = Rng(6);
