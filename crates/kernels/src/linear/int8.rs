@@ -98,7 +98,8 @@ pub(crate) fn run(products: &[Product<'_>]) {
             Input::Rows(_) => (n, GRAIN),
             Input::Tiles(_) => (n, amx::TILE_OUTPUTS),
         };
-        let rows = (share / per_output).min(panel).next_multiple_of(grain);
+        // One output may be more than a thread's share, or than a panel.
+        let rows = (share / per_output).min(panel).max(1).next_multiple_of(grain);
         chunks.extend((0..n).step_by(rows).map(|first| (p, first, (first + rows).min(n))));
     }
     let chunk = |i: usize| {

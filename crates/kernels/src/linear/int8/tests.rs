@@ -163,7 +163,8 @@ fn neon_has_the_sums_of_one_row() {
     }
 }
 
-/// So long that tiles of x no longer stay in a cache together, and go by in several turns.
+/// So long that tiles of x no longer stay in a cache together, and go by in several turns; and so few outputs that one is more
+/// than a thread's share.
 #[test]
 fn rows_too_long_for_one_turn_of_tiles_are_the_same() {
     let mut rng = Rng(9);
